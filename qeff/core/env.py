@@ -1,0 +1,46 @@
+"""Every environment variable that this project reads, in one table, read when asked and never stored.
+
+Libraries below us read their own (HF_HOME, HF_TOKEN, HF_HUB_OFFLINE, OMP_NUM_THREADS); they are not repeated here.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+VARIABLES = {
+    "QEFF_HOME": "cache root; default $XDG_CACHE_HOME/qeff_cache, else ~/.cache/qeff_cache",
+    "XDG_CACHE_HOME": "parent of the cache root when QEFF_HOME is not set",
+    "QEFF_HUB_TIMEOUT": "seconds to wait for the model hub before saying that it is unreachable; default 5",
+    "NO_COLOR": "any value turns colour off",
+    "QNN_SDK_ROOT": "where Qualcomm's QNN SDK is installed",
+}
+
+
+def cache_root() -> Path:
+    """Where downloads, graphs and containers are kept."""
+    if home := os.environ.get("QEFF_HOME"):
+        return Path(home).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "qeff_cache"
+
+
+def hub_timeout_seconds() -> float:
+    """How long an unreachable hub may take to be noticed."""
+    return float(os.environ.get("QEFF_HUB_TIMEOUT") or 5.0)
+
+
+def hub_is_offline() -> bool:
+    """Whether huggingface_hub was told not to use the network."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+
+
+def wants_color() -> bool:
+    """Whether coloured output is allowed."""
+    return "NO_COLOR" not in os.environ
+
+
+def qnn_sdk_root() -> Path | None:
+    """The QNN SDK's folder, when the user named one."""
+    root = os.environ.get("QNN_SDK_ROOT")
+    return Path(root) if root else None

@@ -1,0 +1,100 @@
+"""What a user may ask of export and compile: frozen dataclasses that feed Python, the command line and the manifest.
+
+Validation of combinations lives here, so that every way in gives the same answer before any work is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from qeff.core.errors import OptionTypeError, OptionValueError, unknown_name
+
+PRECISIONS = ("auto", "fp32", "fp16", "int8", "int4", "mxfp8", "mxfp6", "mxfp4")
+KV_PRECISIONS = ("auto", "fp32", "fp16", "mxint8")
+TARGETS = ("cpu", "cuda", "ort", "reference", "qaic", "qnn")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """What decides the bytes of a graph besides the checkpoint."""
+
+    continuous_batching: bool = False
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileOptions:
+    """What decides the bytes of a container besides the graph.
+
+    ``vendor`` holds the options that only a vendor's compiler understands (``num_cores``, ``mos``, …), by name.
+    """
+
+    target: str = "ort"
+    precision: str = "auto"
+    kv_precision: str = "auto"
+    prefill_seq_len: int = 32
+    ctx_len: int = 128
+    batch_size: int = 1
+    full_batch_size: int | None = None
+    kv_cache_batch_size: int | None = None
+    num_devices: int = 1
+    vendor: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.target not in TARGETS:
+            raise unknown_name("target", self.target, TARGETS)
+        if self.precision not in PRECISIONS:
+            raise unknown_name("precision", self.precision, PRECISIONS)
+        if self.kv_precision not in KV_PRECISIONS:
+            raise unknown_name("KV precision", self.kv_precision, KV_PRECISIONS)
+        for name in ("prefill_seq_len", "ctx_len", "batch_size", "num_devices"):
+            self._check_positive(name, getattr(self, name))
+        for name in ("full_batch_size", "kv_cache_batch_size"):
+            if getattr(self, name) is not None:
+                self._check_positive(name, getattr(self, name))
+        if self.full_batch_size is not None and self.batch_size != 1:
+            raise OptionValueError(
+                f"batch_size {self.batch_size} and full_batch_size {self.full_batch_size} exclude each other",
+                "leave batch_size out when batching is continuous",
+            )
+        if self.kv_cache_batch_size is not None and self.kv_cache_batch_size < (self.full_batch_size or 1):
+            raise OptionValueError(
+                f"kv_cache_batch_size {self.kv_cache_batch_size} is smaller than "
+                f"full_batch_size {self.full_batch_size or 1}",
+                "every running sequence needs a cache slot of its own",
+            )
+        if self.prefill_seq_len > self.ctx_len:
+            raise OptionValueError(
+                f"prefill_seq_len {self.prefill_seq_len} is larger than ctx_len {self.ctx_len}",
+                "lower prefill_seq_len (--prompt-len) or raise ctx_len (--ctx-len)",
+            )
+
+    @staticmethod
+    def _check_positive(name: str, value: object) -> None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise OptionTypeError(f"{name} must be a whole number, not {value!r}")
+        if value < 1:
+            raise OptionValueError(f"{name} must be at least 1, not {value}")
+
+    @property
+    def is_continuous(self) -> bool:
+        return self.full_batch_size is not None
+
+    @property
+    def num_slots(self) -> int:
+        """How many sequences the cache holds."""
+        return self.kv_cache_batch_size or self.full_batch_size or self.batch_size
+
+    @property
+    def max_batch(self) -> int:
+        """How many sequences one step runs."""
+        return self.full_batch_size or self.batch_size
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__} | {"vendor": dict(sorted(self.vendor.items()))}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CompileOptions:
+        return cls(**data)

@@ -1,0 +1,74 @@
+"""The session: an opened container on a device. It runs steps; it knows no text and no schedule.
+
+A step takes tokens of any number of sequences, flat, and gives logits for the rows asked for. Cache memory is cut into
+numbered blocks of ``block_len`` tokens that the caller hands out; a session that keeps one contiguous slot per
+sequence says ``block_len = ctx_len``, and the same caller drives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a session can take in one step, and how its cache is cut."""
+
+    vocab_size: int
+    ctx_len: int
+    block_len: int
+    max_sequences: int  # sequences in one step
+    max_step_tokens: int  # tokens of one sequence in one step
+    max_blocks: int | None = None  # None: as many as memory holds
+    supports_trees: bool = False  # Batch.parents
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One sequence's part of a step: its tokens lie at start..stop, its cache in ``blocks``."""
+
+    start: int
+    stop: int
+    blocks: tuple[int, ...]
+    adapter: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Everything one step needs. Spans cover ``tokens`` without gap or overlap, in order."""
+
+    tokens: np.ndarray  # int64 [T]
+    positions: np.ndarray  # int64 [T], rising by one within a span
+    spans: tuple[Span, ...]
+    logit_rows: np.ndarray  # int64 [R], indices into tokens
+    parents: np.ndarray | None = None  # int64 [T]: index of the token's parent in this step, −1 for none
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """The logits of ``Batch.logit_rows``, in that order."""
+
+    logits: np.ndarray  # float32 [R, vocab]
+
+
+class Session(Protocol):
+    """Four methods; see the module's text."""
+
+    @property
+    def caps(self) -> Capabilities: ...
+
+    def reserve(self, num_blocks: int) -> None:
+        """Make room for this many cache blocks; what they held is lost."""
+
+    def step(self, batch: Batch) -> StepOutput:
+        """Run all tokens, write their keys and values, return the rows asked for."""
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks, (from, to) each, in order."""
+
+    def close(self) -> None:
+        """Give memory and threads back; the session cannot be used again."""
