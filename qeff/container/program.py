@@ -1,8 +1,9 @@
 """The lowered program: a flat list of ops over tokens, and the values between them.
 
-There is no batch and no sequence axis. A *token* value holds one entry of ``shape`` for each token of a step, a *row*
-value one for each requested row of logits, a *weight* value is a constant of the weights file. Engines plan memory
-and run the list from first to last; they never look at names.
+There is no batch and no sequence axis. A *token* value holds one entry of ``shape`` for each
+token of a step, a *row* value one for each requested row of logits, a *weight* value is a
+constant of the weights file. Engines plan memory and run the list from first to last; they never
+look at names.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Ops in order. ``tokens`` and ``positions`` are the two values the caller fills; ``logits`` is the result."""
+    """Ops in order; the caller fills ``tokens`` and ``positions``, ``logits`` is the result."""
 
     values: tuple[Value, ...]
     ops: tuple[Op, ...]
@@ -59,7 +60,9 @@ class Program:
         return {
             "version": VERSION,
             "values": [[v.name, v.kind, list(v.shape), v.dtype] for v in self.values],
-            "ops": [[o.kind, o.name, list(o.inputs), list(o.outputs), dict(o.attrs)] for o in self.ops],
+            "ops": [
+                [o.kind, o.name, list(o.inputs), list(o.outputs), dict(o.attrs)] for o in self.ops
+            ],
             "caches": [{name: getattr(c, name) for name in c.__slots__} for c in self.caches],
             "tokens": self.tokens,
             "positions": self.positions,
@@ -68,16 +71,21 @@ class Program:
 
     @classmethod
     def from_json(cls, data: Any) -> Program:
-        """Read and check: every index exists, nothing is used before it is made, nothing is made twice."""
+        """Read and check that the list can be run from first to last."""
         try:
             if data["version"] != VERSION:
                 raise ContainerError(
-                    f"program has version {data['version']!r}, this release reads {VERSION}", "compile again"
+                    f"program has version {data['version']!r}, this release reads {VERSION}",
+                    "compile again",
                 )
             program = cls(
-                values=tuple(Value(str(n), str(k), tuple(map(int, s)), str(d)) for n, k, s, d in data["values"]),
+                values=tuple(
+                    Value(str(n), str(k), tuple(map(int, s)), str(d))
+                    for n, k, s, d in data["values"]
+                ),
                 ops=tuple(
-                    Op(str(k), str(n), tuple(map(int, i)), tuple(map(int, o)), dict(a)) for k, n, i, o, a in data["ops"]
+                    Op(str(k), str(n), tuple(map(int, i)), tuple(map(int, o)), dict(a))
+                    for k, n, i, o, a in data["ops"]
                 ),
                 caches=tuple(CacheLayer(**layer) for layer in data["caches"]),
                 tokens=int(data["tokens"]),
@@ -94,18 +102,28 @@ class Program:
         made = {self.tokens, self.positions}
         for i, value in enumerate(self.values):
             if value.kind not in KINDS or value.dtype not in DTYPES:
-                raise ContainerError(f"program value {value.name!r} has kind {value.kind!r}, dtype {value.dtype!r}")
+                raise ContainerError(
+                    f"program value {value.name!r} has kind {value.kind!r}, dtype {value.dtype!r}"
+                )
             if any(size < 0 for size in value.shape):
-                raise ContainerError(f"program value {value.name!r} has a negative size: {value.shape}")
+                raise ContainerError(
+                    f"program value {value.name!r} has a negative size: {value.shape}"
+                )
             if value.kind == "weight":
                 made.add(i)
         for op in self.ops:
             for i in op.inputs:
                 if i != ABSENT and (i not in made or not 0 <= i < len(self.values)):
-                    raise ContainerError(f"op {op.name!r} ({op.kind}) uses value {i} before it is made")
+                    raise ContainerError(
+                        f"op {op.name!r} ({op.kind}) uses value {i} before it is made"
+                    )
             for i in op.outputs:
                 if not 0 <= i < len(self.values) or i in made:
-                    raise ContainerError(f"op {op.name!r} ({op.kind}) makes value {i} again or out of range")
+                    raise ContainerError(
+                        f"op {op.name!r} ({op.kind}) makes value {i} again or out of range"
+                    )
                 made.add(i)
-        if not {self.tokens, self.positions, self.logits} <= made or self.logits not in range(len(self.values)):
+        if not {self.tokens, self.positions, self.logits} <= made or self.logits not in range(
+            len(self.values)
+        ):
             raise ContainerError("program names an input or output that does not exist")

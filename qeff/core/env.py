@@ -1,6 +1,7 @@
-"""Every environment variable that this project reads, in one table, read when asked and never stored.
+"""Every environment variable that this project reads, in one table; read when asked, never kept.
 
-Libraries below us read their own (HF_HOME, HF_TOKEN, HF_HUB_OFFLINE, OMP_NUM_THREADS); they are not repeated here.
+Libraries below us read their own (HF_HOME, HF_TOKEN, HF_HUB_OFFLINE, OMP_NUM_THREADS); they are
+not repeated here.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 VARIABLES = {
     "QEFF_HOME": "cache root; default $XDG_CACHE_HOME/qeff_cache, else ~/.cache/qeff_cache",
     "XDG_CACHE_HOME": "parent of the cache root when QEFF_HOME is not set",
-    "QEFF_HUB_TIMEOUT": "seconds to wait for the model hub before saying that it is unreachable; default 5",
+    "QEFF_HUB_TIMEOUT": "seconds to wait for the model hub before giving it up; default 5",
     "NO_COLOR": "any value turns colour off",
     "QNN_SDK_ROOT": "where Qualcomm's QNN SDK is installed",
 }

@@ -1,7 +1,7 @@
-"""Element and block formats by name: how many bits a value takes, and which plain dtype it has, if any.
+"""Element and block formats by name: the bits a value takes, and its plain dtype, if it has one.
 
-A *plain* format is an array of numpy (or ml_dtypes) elements. A *block* format packs ``block_len`` neighbouring
-values of a row into ``block_bytes`` bytes with scales of their own.
+A *plain* format is an array of numpy (or ml_dtypes) elements. A *block* format packs
+``block_len`` neighbouring values of a row into ``block_bytes`` bytes with scales of their own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class Format:
 
     def num_bytes(self, num_values: int) -> int:
         """Bytes that this many values take; the count must be whole blocks."""
-        assert num_values % self.block_len == 0, f"{num_values} values are not whole blocks of {self.name}"
+        assert num_values % self.block_len == 0, (
+            f"{num_values} values are not whole blocks of {self.name}"
+        )
         return num_values // self.block_len * self.block_bytes
 
 

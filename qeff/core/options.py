@@ -1,6 +1,7 @@
-"""What a user may ask of export and compile: frozen dataclasses that feed Python, the command line and the manifest.
+"""What a user may ask of export and compile, for Python, the command line and the manifest alike.
 
-Validation of combinations lives here, so that every way in gives the same answer before any work is done.
+Validation of combinations lives here, so that every way in gives the same answer before any work
+is done.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class ExportOptions:
 class CompileOptions:
     """What decides the bytes of a container besides the graph.
 
-    ``vendor`` holds the options that only a vendor's compiler understands (``num_cores``, ``mos``, …), by name.
+    ``vendor`` holds the options that only a vendor's compiler understands (``num_cores``,
+    ``mos``, …), by name.
     """
 
     target: str = "ort"
@@ -56,10 +58,13 @@ class CompileOptions:
                 self._check_positive(name, getattr(self, name))
         if self.full_batch_size is not None and self.batch_size != 1:
             raise OptionValueError(
-                f"batch_size {self.batch_size} and full_batch_size {self.full_batch_size} exclude each other",
+                f"batch_size {self.batch_size} and full_batch_size {self.full_batch_size} "
+                "exclude each other",
                 "leave batch_size out when batching is continuous",
             )
-        if self.kv_cache_batch_size is not None and self.kv_cache_batch_size < (self.full_batch_size or 1):
+        if self.kv_cache_batch_size is not None and self.kv_cache_batch_size < (
+            self.full_batch_size or 1
+        ):
             raise OptionValueError(
                 f"kv_cache_batch_size {self.kv_cache_batch_size} is smaller than "
                 f"full_batch_size {self.full_batch_size or 1}",
@@ -93,7 +98,9 @@ class CompileOptions:
         return self.full_batch_size or self.batch_size
 
     def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__} | {"vendor": dict(sorted(self.vendor.items()))}
+        return {name: getattr(self, name) for name in self.__slots__} | {
+            "vendor": dict(sorted(self.vendor.items()))
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CompileOptions:

@@ -1,7 +1,7 @@
 """Progress of long work, told through one callback.
 
-A room that works for more than a moment takes ``progress`` and calls it; what is shown, and whether anything is, is
-the caller's business.
+A room that works for more than a moment takes ``progress`` and calls it; what is shown, and
+whether anything is, is the caller's business.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ log = logging.getLogger("qeff")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A stage (``export``, ``pack``, …) and how far it is; ``total`` is None while it is not known."""
+    """A stage (``export``, ``pack``) and how far it is; ``total`` is None while unknown."""
 
     stage: str
     done: int = 0

@@ -1,8 +1,9 @@
 """What a model is, said without torch: sizes, caches, and the names at a graph's border.
 
-The signature is QEfficient's contract: ``input_ids`` and ``position_ids`` [batch, seq] (−1 marks padding),
-``batch_index`` [batch, 1] when batching is continuous, ``past_key.i`` and ``past_value.i``
-[slots, kv heads, ctx_len, head dim]; out come ``logits`` and every cache again as ``…_RetainedState``.
+The signature is QEfficient's contract: ``input_ids`` and ``position_ids`` [batch, seq] (−1 marks
+padding), ``batch_index`` [batch, 1] when batching is continuous, ``past_key.i`` and
+``past_value.i`` [slots, kv heads, ctx_len, head dim]; out come ``logits`` and every cache again
+as ``…_RetainedState``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A checkpoint tensor that is not read until somebody asks for its values.
 
-The build half passes these around instead of arrays: a plain tensor says where its bytes lie, so that a graph can
-point at them; a packed one keeps its blocks, so that an engine can run them as they are.
+The build half passes these around instead of arrays: a plain tensor says where its bytes lie, so
+that a graph can point at them; a packed one keeps its blocks, so that an engine can run them as
+they are.
 """
 
 from __future__ import annotations

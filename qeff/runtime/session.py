@@ -1,8 +1,9 @@
 """The session: an opened container on a device. It runs steps; it knows no text and no schedule.
 
-A step takes tokens of any number of sequences, flat, and gives logits for the rows asked for. Cache memory is cut into
-numbered blocks of ``block_len`` tokens that the caller hands out; a session that keeps one contiguous slot per
-sequence says ``block_len = ctx_len``, and the same caller drives it.
+A step takes tokens of any number of sequences, flat, and gives logits for the rows asked for.
+Cache memory is cut into numbered blocks of ``block_len`` tokens that the caller hands out; a
+session that keeps one contiguous slot per sequence says ``block_len = ctx_len``, and the same
+caller drives it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class Batch:
     positions: np.ndarray  # int64 [T], rising by one within a span
     spans: tuple[Span, ...]
     logit_rows: np.ndarray  # int64 [R], indices into tokens
-    parents: np.ndarray | None = None  # int64 [T]: index of the token's parent in this step, −1 for none
+    parents: np.ndarray | None = (
+        None  # int64 [T]: index of the token's parent in this step, −1 for none
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The source: an opened checkpoint. Config and tensor headers at once, values when asked for.
 
-Whatever the files are (safetensors, GGUF), a source speaks the names and layouts of a Hugging Face checkpoint.
+Whatever the files are (safetensors, GGUF), a source speaks the names and layouts of a Hugging
+Face checkpoint.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Source(Protocol):
         """The GGUF file, if the source is one."""
 
     def text_files(self) -> dict[str, bytes]:
-        """tokenizer.json, tokenizer_config.json, chat_template.jinja, generation_config.json: what there is."""
+        """What the run half needs to speak text: tokenizer.json, its config, the chat template."""
 
     def header_hash(self) -> str:
         """SHA-256 over config, tensor names, shapes, formats and places: what decides an export."""
