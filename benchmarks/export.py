@@ -1,7 +1,8 @@
 """Export time, memory and bytes for Llama shapes, with no weight bytes on disk.
 
-Each shape is a checkpoint folder whose safetensors file is sparse: the header is real, the weights are holes. So the whole
-way through the doors is measured, and a copy of the weights would show at once in the bytes written.
+Each shape is a checkpoint folder whose safetensors file is sparse: the header is real, the
+weights are holes. So the whole way through the doors is measured, and a copy of the weights would
+show at once in the bytes written.
 
     python benchmarks/export.py [135m 1b 8b]
 """

@@ -2,8 +2,8 @@
 
     python benchmarks/real_models.py MODEL.gguf|FOLDER … [--new-tokens 32]
 
-Each model runs twice through the command line (the second time from the cache) and once in transformers; the first tokens
-must be equal. Text, seconds and peak memory are printed.
+Each model runs twice through the command line (the second time from the cache) and once in
+transformers; the first tokens must be equal. Text, seconds and peak memory are printed.
 """
 
 from __future__ import annotations

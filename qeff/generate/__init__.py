@@ -1,0 +1,32 @@
+"""Requests in, tokens and text out: scheduling, cache blocks, sampling, streaming.
+
+Takes an opened session and, for text, a container's tokenizer files. Knows nothing of graphs,
+checkpoints or devices, and imports with numpy, tokenizers and jinja2 alone.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qeff.generate.engine import Engine
+    from qeff.generate.request import FinishReason, Request, Result, SamplingParams
+    from qeff.generate.text import Text
+
+__all__ = ["Engine", "FinishReason", "Request", "Result", "SamplingParams", "Text"]
+
+_HOMES = {
+    "Engine": "engine",
+    "FinishReason": "request",
+    "Request": "request",
+    "Result": "request",
+    "SamplingParams": "request",
+    "Text": "text",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,184 @@
+"""Text to token ids and back, from the tokenizer files that travel in a container.
+
+Reads ``tokenizer.json`` and what the checkpoint says beside it: special tokens, ends of text, the
+chat template. The ids and texts are those of transformers' tokenizers, which is not needed here.
+Knows nothing of models or sessions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from tokenizers import Tokenizer
+
+from qeff.core.errors import ContainerError, RequestError
+from qeff.generate.chat import ChatTemplate, Message, choose_template
+from qeff.generate.detokenize import Detokenizer
+
+TEXT_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "generation_config.json",
+    "config.json",
+)
+SPECIAL_TOKENS = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+
+
+class TextFiles(Protocol):
+    """Whatever holds a model's text files by name; a container is one."""
+
+    def text_file(self, name: str) -> bytes | None: ...
+
+
+class Text:
+    """A model's tokenizer, its special tokens and its chat template."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        if "tokenizer.json" not in files:
+            raise ContainerError(
+                "there is no tokenizer.json", "give token ids instead of text, or compile again"
+            )
+        _read_json(files, "tokenizer.json")  # the tokenizers library says less about a bad file
+        self.tokenizer = Tokenizer.from_str(files["tokenizer.json"].decode("utf-8"))
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+        config = _read_json(files, "tokenizer_config.json")
+        self.special_tokens = _special_tokens(_read_json(files, "special_tokens_map.json"), config)
+        self.generation_config = _read_json(files, "generation_config.json")
+        self.bos_id = self._id_of("bos_token")
+        self.eos_ids = self._find_eos_ids(_read_json(files, "config.json"))
+        self.pad_id = self._id_of("pad_token")
+        self.special_ids = frozenset(
+            index
+            for index, token in self.tokenizer.get_added_tokens_decoder().items()
+            if token.special
+        )
+        self._declared_templates = _find_templates(files, config)
+        self._templates: dict[str, ChatTemplate] = {}
+        # A tokenizer.json made from another format may lack the step that its config asks for.
+        self._needs_bos = config.get("add_bos_token") is True and self.bos_id is not None
+
+    @classmethod
+    def from_container(cls, container: TextFiles) -> Text:
+        """Read the text files of a container, or of anything that has them by name."""
+        found = ((name, container.text_file(name)) for name in TEXT_FILES)
+        return cls({name: data for name, data in found if data is not None})
+
+    @property
+    def has_chat_template(self) -> bool:
+        return choose_template(self._declared_templates) is not None
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokenizer.get_vocab_size(with_added_tokens=True)
+
+    def encode(self, prompt: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a prompt, with the tokens at its ends that the model expects."""
+        ids = list(self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens).ids)
+        if add_special_tokens and self._needs_bos and ids[:1] != [self.bos_id]:
+            assert self.bos_id is not None
+            ids.insert(0, self.bos_id)
+        return ids
+
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Token ids of a conversation; the template itself writes the special tokens."""
+        template = self._template(has_tools=bool(tools))
+        rendered = template.render(
+            messages,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            variables=variables,
+        )
+        return self.encode(rendered, add_special_tokens=False)
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of token ids."""
+        decoded = self.tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+        return str(decoded)
+
+    def detokenizer(
+        self, context: Sequence[int] = (), *, skip_special_tokens: bool = True
+    ) -> Detokenizer:
+        """Text piece by piece; ``context`` is the prompt that the ids go on from."""
+
+        def decode(token_ids: Sequence[int]) -> str:
+            return self.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+        skipped = self.special_ids if skip_special_tokens else frozenset()
+        return Detokenizer(decode, skipped=skipped, context=context[-64:])
+
+    def _id_of(self, name: str) -> int | None:
+        token = self.special_tokens.get(name)
+        return None if token is None else self.tokenizer.token_to_id(token)
+
+    def _find_eos_ids(self, model_config: Mapping[str, Any]) -> frozenset[int]:
+        # Chat models often end a turn by a token that only one of the two files names.
+        declared = _as_ids(self.generation_config.get("eos_token_id"))
+        own = self._id_of("eos_token")
+        found = declared | (frozenset() if own is None else frozenset({own}))
+        return found or _as_ids(model_config.get("eos_token_id"))
+
+    def _template(self, *, has_tools: bool) -> ChatTemplate:
+        source = choose_template(self._declared_templates, has_tools=has_tools)
+        if source is None:
+            raise RequestError(
+                "the model has no chat template", "give the prompt as plain text, without --chat"
+            )
+        if source not in self._templates:
+            self._templates[source] = ChatTemplate(source, self.special_tokens)
+        return self._templates[source]
+
+
+def _read_json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
+    if name not in files:
+        return {}
+    try:
+        data = json.loads(files[name])
+    except ValueError as error:
+        raise ContainerError(f"{name} is no valid JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise ContainerError(f"{name} holds no JSON object")
+    return data
+
+
+def _find_templates(files: Mapping[str, bytes], config: Mapping[str, Any]) -> Any:
+    if "chat_template.jinja" in files:
+        return files["chat_template.jinja"].decode("utf-8")
+    return config.get("chat_template")
+
+
+def _special_tokens(*configs: Mapping[str, Any]) -> dict[str, str]:
+    """Special tokens by role; a later config wins. A token is a text or an object with one."""
+    found: dict[str, str] = {}
+    for config in configs:
+        for name in SPECIAL_TOKENS:
+            token = config.get(name)
+            content = token.get("content") if isinstance(token, dict) else token
+            if isinstance(content, str):
+                found[name] = content
+    return found
+
+
+def _as_ids(value: object) -> frozenset[int]:
+    """``eos_token_id`` is nothing, a number or a list of numbers."""
+    values = value if isinstance(value, list) else [value]
+    return frozenset(one for one in values if isinstance(one, int))
