@@ -92,7 +92,7 @@ class Program:
                 positions=int(data["positions"]),
                 logits=int(data["logits"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ContainerError(f"program is malformed: {error!r}", "compile again") from error
         program.check()
         return program

@@ -41,6 +41,12 @@ def wants_color() -> bool:
     return "NO_COLOR" not in os.environ
 
 
+def mute_library_bars() -> None:
+    """Keep other libraries' progress bars off the terminal, for the command line's own."""
+    for name in ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS"):
+        os.environ.setdefault(name, "1")
+
+
 def qnn_sdk_root() -> Path | None:
     """The QNN SDK's folder, when the user named one."""
     root = os.environ.get("QNN_SDK_ROOT")

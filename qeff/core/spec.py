@@ -15,6 +15,7 @@ INPUT_IDS = "input_ids"
 POSITION_IDS = "position_ids"
 BATCH_INDEX = "batch_index"
 LOGITS = "logits"
+LOGITS_INDEX = "logits_index"  # of a compiled program that computes only the wanted rows
 RETAINED = "_RetainedState"
 
 # Names of the symbolic axes of every graph.

@@ -1,0 +1,166 @@
+"""A session that runs the program with numpy: small and right, not fast.
+
+The cache is cut into blocks of 16 tokens. A step takes any tokens of any sequences, and trees.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from qeff.container.program import ABSENT, Program
+from qeff.container.reader import Container
+from qeff.core.errors import ContainerError
+from qeff.ops import Step, kinds, validate
+from qeff.ops.base import NUMPY_DTYPES
+from qeff.runtime.session import Batch, Capabilities, Session, StepOutput
+
+PROGRAM = "program.json"
+BLOCK_LEN = 16
+
+
+def open_session(container: Container, threads: int | None) -> Session:
+    """The session for a container of this target; numpy has its own mind about threads."""
+    try:
+        data = json.loads(container.read_bytes(PROGRAM))
+    except (ValueError, RecursionError) as error:
+        raise ContainerError(f"{container.file(PROGRAM)} is malformed: {error}") from error
+    program = Program.from_json(data)
+    weights = {value.name: container.weight(value.name) for value in program.weights()}
+    options = container.manifest.options
+    caps = Capabilities(
+        vocab_size=container.manifest.model.vocab_size,
+        ctx_len=options.ctx_len,
+        block_len=BLOCK_LEN,
+        max_sequences=options.max_batch,
+        max_step_tokens=options.ctx_len,
+        supports_trees=True,
+    )
+    return ReferenceSession(Interpreter(program, weights), caps)
+
+
+class Interpreter:
+    """A checked program with its weights, and caches once there is room for them."""
+
+    def __init__(self, program: Program, weights: Mapping[str, np.ndarray]) -> None:
+        validate(program)
+        self.program = program
+        self.caches: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
+        self._weights: dict[int, np.ndarray] = {}
+        for index, value in enumerate(program.values):
+            if value.kind != "weight":
+                continue
+            array = weights[value.name]
+            if array.shape != value.shape or array.dtype != NUMPY_DTYPES[value.dtype]:
+                raise ContainerError(
+                    f"weight {value.name!r} is {array.dtype}{array.shape} in the file, but"
+                    f" {value.dtype}{value.shape} in the program",
+                    "compile again",
+                )
+            self._weights[index] = array
+        self._last_use = {i: at for at, op in enumerate(program.ops) for i in op.inputs}
+
+    def reserve(self, num_blocks: int, block_len: int) -> None:
+        """Make empty caches of this many blocks."""
+        self.caches = tuple(
+            (
+                np.zeros((num_blocks, block_len, layer.num_kv_heads, layer.key_dim), np.float32),
+                np.zeros((num_blocks, block_len, layer.num_kv_heads, layer.value_dim), np.float32),
+            )
+            for layer in self.program.caches
+        )
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks of every cache, (from, to) each, in order."""
+        for source, target in pairs:
+            for keys, values in self.caches:
+                keys[target] = keys[source]
+                values[target] = values[source]
+
+    def run(self, tokens: np.ndarray, step: Step) -> np.ndarray:
+        """The logits [R, vocab] of the step's rows; keys and values go into the caches."""
+        program = self.program
+        made: dict[int, np.ndarray] = {program.tokens: tokens, program.positions: step.positions}
+        for place, op in enumerate(program.ops):
+            kind = kinds()[op.kind]
+            inputs = [
+                None if i == ABSENT else made[i] if i in made else self._weights[i]
+                for i in op.inputs
+            ]
+            results = kind.reference(inputs, kind.complete(op.attrs), step)
+            for index, array in zip(op.outputs, results, strict=True):
+                value = program.values[index]
+                count = len(step.rows) if value.kind == "row" else len(tokens)
+                assert array.shape == (count, *value.shape), f"{op.name} made {array.shape}"
+                assert array.dtype == NUMPY_DTYPES[value.dtype], f"{op.name} made {array.dtype}"
+                made[index] = array
+            for index in op.inputs:
+                if self._last_use.get(index) == place and index != program.logits:
+                    made.pop(index, None)
+        return made[program.logits].astype(np.float32, copy=False)
+
+
+class ReferenceSession:
+    """An interpreter, driven by batches."""
+
+    def __init__(self, interpreter: Interpreter, caps: Capabilities) -> None:
+        self._interpreter = interpreter
+        self._caps = caps
+        self._num_blocks = 0
+        vocab_size = interpreter.program.values[interpreter.program.logits].shape[0]
+        if vocab_size != caps.vocab_size:
+            raise ContainerError(
+                f"program gives {vocab_size} logits, the model has {caps.vocab_size} tokens",
+                "compile again",
+            )
+
+    @property
+    def caps(self) -> Capabilities:
+        return self._caps
+
+    def reserve(self, num_blocks: int) -> None:
+        """Make room for this many cache blocks; what they held is lost."""
+        self._num_blocks = num_blocks
+        self._interpreter.reserve(num_blocks, self._caps.block_len)
+
+    def step(self, batch: Batch) -> StepOutput:
+        """Run all tokens, write their keys and values, return the rows asked for."""
+        return StepOutput(self._interpreter.run(batch.tokens, self._describe(batch)))
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks, (from, to) each, in order."""
+        self._interpreter.copy_blocks(pairs)
+
+    def close(self) -> None:
+        """Give the memory back; the session cannot be used again."""
+        self._interpreter.reserve(0, self._caps.block_len)
+        self._num_blocks = 0
+
+    def _describe(self, batch: Batch) -> Step:
+        """Say for each token whose it is and in which row of that sequence's cache it goes."""
+        owners = np.empty(len(batch.tokens), np.int64)
+        slots = np.empty(len(batch.tokens), np.int64)
+        end = 0
+        for owner, span in enumerate(batch.spans):
+            assert span.start == end < span.stop, f"span {span} leaves a gap or is empty"
+            assert span.adapter == 0, "this target has no adapters"
+            end = span.stop
+            count = span.stop - span.start
+            owners[span.start : span.stop] = owner
+            # In a tree several tokens share a position, but each has a row of its own.
+            slots[span.start : span.stop] = batch.positions[span.start] + np.arange(count)
+            assert all(0 <= b < self._num_blocks for b in span.blocks), f"no block {span.blocks}"
+            room = len(span.blocks) * self._caps.block_len
+            assert slots[span.stop - 1] < room, f"{span} needs more than {room} cache rows"
+        assert end == len(batch.tokens), "the spans do not cover the tokens"
+        return Step(
+            positions=batch.positions,
+            owners=owners,
+            slots=slots,
+            rows=batch.logit_rows,
+            tables=tuple(np.asarray(span.blocks, np.int64) for span in batch.spans),
+            caches=self._interpreter.caches,
+            parents=batch.parents,
+        )

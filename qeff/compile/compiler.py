@@ -1,0 +1,62 @@
+"""Compile: the whole story in one function.
+
+Lower the graph for the target, write everything into a container, weights streamed, and put it in
+place at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qeff.compile.lowering import SectionWriter, find_lowering
+from qeff.compile.specialize import specialise, vendor_files
+from qeff.container.format import CERTIFICATE, encode_json
+from qeff.container.manifest import Manifest
+from qeff.container.writer import ContainerWriter
+from qeff.core.options import CompileOptions
+from qeff.core.progress import Event, Progress, silent
+
+if TYPE_CHECKING:
+    from qeff.export.artifact import Graph
+
+
+def compile_graph(
+    graph: Graph,
+    options: CompileOptions,
+    *,
+    text_files: Mapping[str, bytes],
+    provenance: Mapping[str, Any],
+    out: Path,
+    progress: Progress = silent,
+) -> Path:
+    """Write the container for a graph at ``out`` and return its path."""
+    # 1. What the target makes of the graph: files, and promises of weights.
+    progress(Event("lower", unit="stage"))
+    section = SectionWriter()
+    find_lowering(options.target)(graph, options, section)
+
+    with ContainerWriter(out) as writer:
+        # 2. The program, the weights, the text files and the vendor compilers' inputs.
+        files = {**text_files, **section.files, **vendor_files(graph.spec, options)}
+        for name in sorted(files):
+            writer.write_bytes(name, files[name])
+        if section.groups:
+            writer.write_weights(section.groups, progress)
+
+        # 3. The certificate, which holds the error of the quantisation, then the manifest.
+        certificate = {"export": dict(graph.certificate), **section.reports()}
+        writer.write_bytes(CERTIFICATE, encode_json(certificate))
+        manifest = Manifest(
+            model=graph.spec,
+            target=options.target,
+            precision={"asked": options.precision, **section.precision},
+            options=options,
+            specialisations=specialise(options),
+            inputs=section.inputs,
+            outputs=section.outputs,
+            provenance=provenance,
+            files=writer.files,
+        )
+        return writer.commit(manifest)

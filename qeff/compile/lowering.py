@@ -1,0 +1,94 @@
+"""The back-ends' ahead-of-time door: find ``lower`` by the target's name, collect what it gives.
+
+A back-end hands over small files at once and weights as promises; the promises are kept one at a
+time while the weights file is written, so memory does not grow with the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module, util
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from qeff.container.manifest import Port
+from qeff.container.weights import Entry, WeightGroup, WeightSpec, lay_out
+from qeff.core.errors import CompileError
+from qeff.core.options import TARGETS, CompileOptions
+
+if TYPE_CHECKING:
+    from qeff.export.artifact import Graph
+
+
+class SectionWriter:
+    """What a back-end puts into a container; nothing is written before ``lower`` has returned.
+
+    ``precision`` tells the number format of each weight class; ``inputs`` and ``outputs`` the
+    border of the program.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.groups: list[WeightGroup] = []
+        self.precision: dict[str, str] = {}
+        self.inputs: tuple[Port, ...] = ()
+        self.outputs: tuple[Port, ...] = ()
+        self._reports: dict[str, Callable[[], Mapping[str, Any]]] = {}
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """Add a small file."""
+        assert name not in self.files, f"{name} twice"
+        self.files[name] = data
+
+    def add_weight(
+        self, name: str, shape: tuple[int, ...], format: str, produce: Callable[[], np.ndarray]
+    ) -> None:
+        """Promise one tensor; ``produce`` is called once, when its turn comes."""
+        self.add_weights([WeightSpec(name, shape, format)], lambda: (produce(),))
+
+    def add_weights(
+        self, specs: Sequence[WeightSpec], produce: Callable[[], Sequence[np.ndarray]]
+    ) -> None:
+        """Promise several tensors that are computed together."""
+        self.groups.append(WeightGroup(tuple(specs), produce))
+
+    def places(self) -> dict[str, Entry]:
+        """Where every promised tensor will lie in the weights file."""
+        layout = lay_out(spec for group in self.groups for spec in group.specs)
+        return {entry.name: entry for entry in layout.entries}
+
+    def add_report(self, name: str, report: Callable[[], Mapping[str, Any]]) -> None:
+        """Add a part of the certificate that is known once the weights are written."""
+        self._reports[name] = report
+
+    def reports(self) -> dict[str, Any]:
+        """Every report, asked for after the weights were written."""
+        return {name: dict(report()) for name, report in self._reports.items()}
+
+
+class Lower(Protocol):
+    """The one function of ``backends/<target>/lower.py``."""
+
+    def __call__(self, graph: Graph, options: CompileOptions, out: SectionWriter) -> None: ...
+
+
+def available_targets() -> list[str]:
+    """The targets that this release can compile for."""
+    return [name for name in TARGETS if _has_lowering(name)]
+
+
+def find_lowering(target: str) -> Lower:
+    """The target's ``lower``, or an error that lists the targets there are."""
+    if not _has_lowering(target):
+        raise CompileError(
+            f"this release cannot compile for the target {target!r}",
+            f"available: {', '.join(available_targets())}",
+        )
+    lower: Lower = import_module(f"qeff.backends.{target}.lower").lower
+    return lower
+
+
+def _has_lowering(target: str) -> bool:
+    package = f"qeff.backends.{target}"
+    return util.find_spec(package) is not None and util.find_spec(f"{package}.lower") is not None
