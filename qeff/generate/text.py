@@ -39,7 +39,7 @@ SPECIAL_TOKENS = (
 class TextFiles(Protocol):
     """Whatever holds a model's text files by name; a container is one."""
 
-    def text_file(self, name: str) -> bytes | None: ...
+    def text_files(self) -> Mapping[str, bytes]: ...
 
 
 class Text:
@@ -73,8 +73,8 @@ class Text:
     @classmethod
     def from_container(cls, container: TextFiles) -> Text:
         """Read the text files of a container, or of anything that has them by name."""
-        found = ((name, container.text_file(name)) for name in TEXT_FILES)
-        return cls({name: data for name, data in found if data is not None})
+        files = container.text_files()
+        return cls({name: files[name] for name in TEXT_FILES if name in files})
 
     @property
     def has_chat_template(self) -> bool:

@@ -38,8 +38,8 @@ class Files:
     def __init__(self, files):
         self.files = files
 
-    def text_file(self, name):
-        return self.files.get(name)
+    def text_files(self):
+        return self.files
 
 
 def reference(files, folder):

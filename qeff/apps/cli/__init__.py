@@ -1,0 +1,5 @@
+"""The command line: ``main.py`` and one module per command, found by file name.
+
+A command module has ``HELP``, ``add_arguments(parser)`` and ``run(args) -> int``, and imports what
+it needs when it runs, so that ``--help`` and a mistyped option are answered at once.
+"""

@@ -1,0 +1,120 @@
+"""``qeff doctor``: what this machine offers each target, what is missing, and how to get it.
+
+Looks only; nothing is installed, downloaded or changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from qeff.apps import machine, vendor
+from qeff.apps.terminal.parser import Parser
+from qeff.apps.terminal.screen import amount
+from qeff.core.options import TARGETS
+
+HELP = "show what this machine offers each target, and what is missing"
+
+_BUILD = ("torch", "transformers", "onnx", "onnx-ir", "safetensors", "huggingface-hub", "gguf")
+_GET_BUILD = "pip install 'qeff[build]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether something works here; if not, why, and the way to get it."""
+
+    works: bool
+    what: str
+    hint: str | None = None
+
+
+def add_arguments(parser: Parser) -> None:
+    """One switch."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look at everything and print it."""
+    facts = look()
+    print(json.dumps(facts, default=asdict) if args.json else "\n".join(lines(facts)))
+    return 0
+
+
+def look() -> dict[str, Any]:
+    """All facts and verdicts."""
+    found = machine.libraries()
+    gpus = machine.gpus()
+    return {
+        "processor": machine.processor(),
+        "memory_bytes": machine.memory_bytes(),
+        "libraries": found,
+        "gpus": gpus,
+        "targets": {name: verdict(name, found, gpus) for name in TARGETS},
+        "build": _build_verdict(found),
+        "hub": machine.hub(),
+        "cache": machine.cache(),
+    }
+
+
+def verdict(target: str, found: dict[str, str | None], gpus: list[str]) -> Verdict:
+    """What a target can do here."""
+    why = vendor.missing(target)
+    if target not in vendor.available_targets():
+        return Verdict(False, "not part of this release" + (f"; {why}" if why else ""))
+    if why:
+        return Verdict(False, why, "install the vendor's SDK")
+    if target == "cuda" and not gpus:
+        return Verdict(False, "no NVIDIA GPU on this machine")
+    if target == "ort":
+        version = found["onnxruntime"]
+        if version is None:
+            return Verdict(False, "onnxruntime is not installed", "pip install onnxruntime")
+        return Verdict(True, f"ONNX Runtime {version} on the cpu")
+    if target == "reference":
+        return Verdict(True, "numpy, slow and exact: for checking other targets")
+    return Verdict(True, "ready")
+
+
+def _build_verdict(found: dict[str, str | None]) -> Verdict:
+    lacking = [name for name in _BUILD if found[name] is None]
+    if lacking:
+        what = f"missing: {', '.join(lacking)}; containers can be run, not made"
+        return Verdict(False, what, _GET_BUILD)
+    return Verdict(True, f"torch {found['torch']}, transformers {found['transformers']}")
+
+
+def lines(facts: dict[str, Any]) -> list[str]:
+    """The facts for reading."""
+    cpu, hub, cache = facts["processor"], facts["hub"], facts["cache"]
+    features = f" ({' '.join(cpu['features'])})" if cpu["features"] else ""
+    out = [
+        f"processor   {cpu['name']}, {cpu['cores']} cores{features}",
+        f"memory      {amount(facts['memory_bytes'])}",
+        f"gpu         {', '.join(facts['gpus']) or 'none'}",
+        f"cache       {cache['path']}: {amount(cache['bytes'])}, {cache['containers']} containers, "
+        f"{amount(cache['free_bytes'])} free",
+        f"hub         {_hub_line(hub)}",
+        "libraries   " + ", ".join(f"{n} {v}" for n, v in facts["libraries"].items() if v),
+        "",
+        *_verdict_lines("build", facts["build"]),
+    ]
+    if not cache["can_write"]:
+        out.insert(
+            4, "            hint: the cache cannot be written; set QEFF_HOME to another folder"
+        )
+    for name, item in facts["targets"].items():
+        out += _verdict_lines(name, item)
+    return out
+
+
+def _hub_line(hub: dict[str, Any]) -> str:
+    if hub["reachable"]:
+        return f"{hub['endpoint']} answers in {hub['seconds']} s"
+    return f"not reachable: {hub['why']} (the built-in model and local checkpoints need no hub)"
+
+
+def _verdict_lines(name: str, item: Verdict) -> list[str]:
+    head = f"{name:<12}{'yes' if item.works else 'no '} {item.what}"
+    return [head, f"{'':12}    hint: {item.hint}"] if item.hint else [head]

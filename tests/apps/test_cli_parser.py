@@ -1,0 +1,136 @@
+"""Option parsing: both spellings, whole names only, and the nearest name for a mistyped one."""
+
+from __future__ import annotations
+
+import pytest
+
+from qeff.apps.cli.main import commands, load, main
+from qeff.apps.terminal.parser import Parser, dashed, device_group, positive, truth
+from qeff.core.errors import UsageError
+
+
+def parser_of(command: str) -> Parser:
+    parser = Parser(prog=f"qeff {command}", description=load(command).HELP)
+    load(command).add_arguments(parser)
+    return parser
+
+
+@pytest.mark.parametrize(
+    ("word", "read"),
+    [
+        ("--model_name", "--model-name"),
+        ("--model_name=a_b", "--model-name=a_b"),
+        ("--prompt=--a_b", "--prompt=--a_b"),
+        ("a_b", "a_b"),
+        ("--a_b is a value", "--a_b is a value"),
+        ("-v", "-v"),
+        ("--", "--"),
+        ("[0,1]", "[0,1]"),
+    ],
+)
+def test_underscores_become_dashes_in_option_names_only(word: str, read: str) -> None:
+    assert dashed(word) == read
+
+
+@pytest.mark.parametrize("command", ["infer", "export", "compile", "execute"])
+def test_every_option_has_both_spellings(command: str) -> None:
+    parser = parser_of(command)
+    for action in parser._actions:
+        for name in action.option_strings:
+            if not name.startswith("--") or name == "--help":
+                continue
+            value = [] if action.nargs in (0, "?") else [sample(action)]
+            a = parser.parse([name, *value])
+            b = parser.parse(["--" + name[2:].replace("-", "_"), *value])
+            assert vars(a) == vars(b), name
+
+
+def sample(action) -> str:  # type: ignore[no-untyped-def]
+    if action.choices:
+        return next(iter(action.choices))
+    return "[0]" if action.type is device_group else "1"
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["infer", "--promt", "x"], "--prompt"),
+        (["infer", "--mxfp_6"], "--mxfp6"),
+        (["infer", "--ctx_length", "8"], "--ctx-len"),
+        (["execute", "--qpc-pth=x"], "--qpc-path"),
+        (["inspect", "--jsn"], "--json"),
+    ],
+)
+def test_a_mistyped_option_names_the_nearest(words: list[str], meant: str, capsys) -> None:
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "unknown option" in err and f"hint: did you mean {meant}?" in err
+
+
+def test_an_abbreviation_is_not_guessed(capsys) -> None:
+    assert main(["infer", "--prom", "x"]) == 2
+    assert "unknown option --prom" in capsys.readouterr().err
+
+
+def test_a_mistyped_command_names_the_nearest(capsys) -> None:
+    assert main(["infre"]) == 2
+    assert "did you mean 'infer'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["infer", "--ctx-len", "many", "--prompt", "x"],
+        ["infer", "--ctx-len", "0", "--prompt", "x"],
+        ["infer", "--prompt"],
+        ["infer", "stray", "--prompt", "x"],
+        ["infer", "--target", "tpu", "--prompt", "x"],
+        ["infer", "--device-group", "[0,zero]", "--prompt", "x"],
+        ["infer", "--device-group", "[0,0]", "--prompt", "x"],
+        ["execute", "--prompt", "x"],
+        ["infer"],
+        ["infer", "--temperature", "-1", "--prompt", "x"],
+        ["infer", "--prompt", "x", "--precision", "int8", "--mxfp6"],
+        ["infer", "--prompt", "x", "--batch-size", "2", "--full-batch-size", "4"],
+        ["infer", "--prompt", "x", "--prompt-len", "64", "--ctx-len", "32"],
+    ],
+)
+def test_a_wrong_word_is_one_sentence_and_exit_code_2(words: list[str], capsys) -> None:
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and "Traceback" not in err
+    _, _, rest = err.partition("\n")
+    assert rest == "" or rest.startswith("\nhint: ")
+
+
+@pytest.mark.parametrize(("text", "ids"), [("[0]", (0,)), ("[0,1]", (0, 1)), ("2, 3", (2, 3))])
+def test_device_groups(text: str, ids: tuple[int, ...]) -> None:
+    assert device_group(text) == ids
+
+
+def test_values() -> None:
+    assert positive("3") == 3
+    assert truth("True") is True and truth("false") is False
+
+
+def test_help_of_every_command(capsys) -> None:
+    assert set(commands()) == {"compile", "doctor", "execute", "export", "infer", "inspect"}
+    assert main(["--help"]) == 0
+    overview = capsys.readouterr().out
+    for name in commands():
+        assert name in overview
+        assert main([name, "--help"]) == 0
+        assert f"usage: qeff {name}" in capsys.readouterr().out
+
+
+def test_version(capsys) -> None:
+    import qeff
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"qeff {qeff.__version__}\n"
+
+
+def test_a_parser_error_is_ours() -> None:
+    with pytest.raises(UsageError):
+        parser_of("infer").parse(["--batch-size", "x"])
