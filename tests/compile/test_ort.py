@@ -136,11 +136,11 @@ def test_what_this_target_cannot_do_is_said(tmp_path: Path) -> None:
 
 
 def test_formats_without_a_kernel_run_in_the_nearest_one(tmp_path: Path, caplog) -> None:
-    container, _ = compiled(tmp_path, Size(), precision="mxfp6", kv_precision="mxint8")
-    assert container.manifest.precision["asked"] == "mxfp6"
+    container, _ = compiled(tmp_path, Size(), precision="mxfp8", kv_precision="mxint8")
+    assert container.manifest.precision["asked"] == "mxfp8"
     assert container.manifest.precision["linear"] == "int8"
     assert container.manifest.precision["kv"] == "fp16"
-    assert "no mxfp6" in caplog.text and "no mxint8" in caplog.text
+    assert "no mxfp8" in caplog.text and "no mxint8" in caplog.text
 
 
 def test_weights_are_stored_once_and_in_fewer_bytes(tmp_path: Path) -> None:

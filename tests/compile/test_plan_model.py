@@ -94,6 +94,19 @@ def test_a_mask_that_no_op_says_is_refused() -> None:
         plan(graph)
 
 
+def test_a_layer_that_shares_a_cache_writes_nothing() -> None:
+    graph, _ = build_random(Size(layers=2))
+    first, second = (node for node in graph.model.graph if node.op_type == "Attention")
+    for place in (1, 2):
+        second.replace_input_with(place, first.inputs[place])
+    program, _ = plan(graph)
+    writer, reader = (op for op in program.ops if op.kind == "attention")
+    assert (writer.attrs["cache"], reader.attrs["cache"]) == (0, 0)
+    assert -1 not in writer.inputs[:3] and reader.inputs[1:3] == (-1, -1)
+    assert len(program.caches) == 1
+    assert counts(program)["linear"] == 2 * 7 + 1 - 2  # nothing makes the second keys and values
+
+
 def test_rewrites_say_why_they_decline(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="qeff"):
         plan(build_random(Size())[0])

@@ -1,7 +1,7 @@
 """Every node type that lowers: the program of a small graph gives what ONNX Runtime gives.
 
-The graph computes something of each token's embedding [batch, seq, 24] and position; the program sees
-the same tokens flat, without padding, in another order of the rows.
+The graph computes something of each token's embedding [batch, seq, 24] and position; the program
+sees the same tokens flat, without padding, in another order of the rows.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def router(net: Net) -> ir.Value:
 
 
 def tiled_experts(net: Net) -> ir.Value:
-    """Every token for every expert, as a dense mixture does: the experts stand before the tokens."""
+    """Every token for every expert, as a dense mixture does: experts stand before tokens."""
     flat = net.add("Reshape", [net.x, net.const([-1, WIDTH])], [T, WIDTH])
     tiled = net.add("Tile", [flat, net.const([3, 1])], [f"3*{T}", WIDTH])
     stack = net.add("Reshape", [tiled, net.const([3, -1, WIDTH])], [3, T, WIDTH])
@@ -223,6 +223,31 @@ def longest(net: Net) -> ir.Value:
     return net.add("Where", [lifted, net.x, negative], SHAPE)
 
 
+def counted(net: Net, by_slice: bool) -> ir.Value:
+    """Positions counted anew: the row's first one and a range, as some models do."""
+    if by_slice:
+        first = net.add("Slice", [net.positions, *map(net.const, ([0], [1], [1]))], [B, 1], I64)
+    else:
+        clipped = net.add("Clip", [net.positions, net.const(0)], [B, S], I64)
+        picked = net.add("Gather", [clipped, net.const(0)], [B], I64, axis=1)
+        first = net.add("Unsqueeze", [picked, net.const([1])], [B, 1], I64)
+    size = net.add("Squeeze", [net.add("Shape", [net.ids], [1], I64, start=1, end=2)], [], I64)
+    places = net.add("Range", [net.const(0), size, net.const(1)], [S], I64)
+    total = net.add("Add", [first, places], [B, S], I64)
+    moved = net.add("Add", [total, net.const(2)], [B, S], I64)
+    return net.add("Gather", [net.normal(16, 5), moved], [B, S, 5], axis=0)
+
+
+def row_tables(net: Net) -> ir.Value:
+    """A table for each sequence alike, read element by element at each token's position."""
+    size = net.add("Shape", [net.ids], [1], I64, start=0, end=1)
+    shape = net.add("Concat", [size, net.const([1]), net.const([1])], [3], I64, axis=0)
+    table = net.add("Tile", [net.normal(1, 16, 6), shape], [B, 16, 6])
+    lifted = net.add("Unsqueeze", [net.positions, net.const([2])], [B, S, 1], I64)
+    wide = net.add("Tile", [lifted, net.const([1, 1, 6])], [B, S, 6], I64)
+    return net.add("GatherElements", [table, wide], [B, S, 6], axis=1)
+
+
 def one_hot(net: Net) -> ir.Value:
     values = net.const([2, 7])
     return net.add("OneHot", [net.positions, net.const(9), values], [B, S, 9], I64, axis=-1)
@@ -235,7 +260,8 @@ CASES: dict[str, Make] = {
     )},
     **{kind: unary(kind, positive=True) for kind in ("Log", "Reciprocal", "Sqrt")},
     **{kind: binary(kind) for kind in ("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum")},
-    **{kind: binary(kind, BOOL) for kind in ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal")},
+    **{kind: binary(kind, BOOL) for kind in (
+        "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal")},
     **{kind: logic(kind) for kind in ("And", "Or", "Xor")},
     "Not": lambda n: n.add("Not", [logic("And")(n)], SHAPE, BOOL),
     "Pow 2": one("Pow", (2.0, np.float32)),
@@ -246,7 +272,8 @@ CASES: dict[str, Make] = {
     "Swish alpha": one("Swish", alpha=1.7),
     "Clip": one("Clip", (-0.5, np.float32), (0.8, np.float32)),
     "Clip above": one("Clip", None, (0.8, np.float32)),
-    "RMSNormalization": lambda n: n.add("RMSNormalization", [n.x, n.normal(WIDTH)], SHAPE, epsilon=1e-3),
+    "RMSNormalization": lambda n: n.add(
+        "RMSNormalization", [n.x, n.normal(WIDTH)], SHAPE, epsilon=1e-3),
     "LayerNormalization": lambda n: n.add(
         "LayerNormalization", [n.x, n.normal(WIDTH), n.normal(WIDTH)], SHAPE, axis=-1),
     "norm of each head": lambda n: back(n, n.add(
@@ -259,7 +286,8 @@ CASES: dict[str, Make] = {
     "outer product": angles,
     "Gemm": gemm,
     **{kind: one(kind, ([-1],), shape=[B, S, 1]) for kind in (
-        "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceL2", "ReduceSumSquare")},
+        "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceL2",
+        "ReduceSumSquare")},
     "ReduceSum no axis kept": one("ReduceSum", ([2],), shape=[B, S], keepdims=0),
     "CumSum": one("CumSum", (2,)),
     "ArgMax": one("ArgMax", shape=[B, S, 1], dtype=I64, axis=-1),
@@ -267,6 +295,9 @@ CASES: dict[str, Make] = {
     "router": router,
     "tiled experts": tiled_experts,
     "longest": longest,
+    "counted positions": lambda n: counted(n, by_slice=False),
+    "counted positions by slice": lambda n: counted(n, by_slice=True),
+    "tables of rows": row_tables,
     "OneHot": one_hot,
     "Slice": one("Slice", ([3],), ([20],), ([2],), ([3],), shape=[B, S, 6]),
     "Slice from the end": one("Slice", ([-7],), ([1 << 62],), ([-1],), shape=[B, S, 7]),
@@ -298,6 +329,11 @@ def test_moving_tokens_alone_costs_nothing() -> None:
     net = Net()
     kinds = compare(net.graph(back(net, heads(net))))
     assert sorted(set(kinds)) == ["embed", "gather_rows", "reshape"]
+
+
+def test_counted_positions_are_read_from_the_caller() -> None:
+    net = Net()
+    assert compare(net.graph(counted(net, by_slice=False))) == ["gather_rows", "embed"]
 
 
 def refuse(net: Net, result: ir.Value, reason: str) -> None:

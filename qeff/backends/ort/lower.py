@@ -18,6 +18,7 @@ from qeff.compile.passes.rows_are_slots import rows_are_slots
 from qeff.compile.passes.select_logits import select_logits
 from qeff.compile.passes.transposed_matmul import transposed_matmul
 from qeff.compile.quantize.block_matmul import Quantised, halve_embeddings, quantise_matmuls
+from qeff.compile.quantize.blocks import FORMATS
 from qeff.compile.quantize.half import halve_caches, to_half
 from qeff.container.format import WEIGHTS
 from qeff.container.manifest import Port
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 PROGRAM = "program.onnx"
 INLINE_BYTES = 1024  # smaller constants stay in the program
 
-# ONNX Runtime has no kernels for the MX formats; each runs in the nearest block format that it has.
-_NEAREST = {"auto": "fp32", "mxfp8": "int8", "mxfp6": "int8", "mxfp4": "int4"}
+# MXFP6 and MXFP4 are exact in blocks of 8 bits; MXFP8 is not, and gets the nearest there is.
+_NEAREST = {"auto": "fp32", "mxfp8": "int8"}
 _EXPERTS = ("MoE", "MoEBias")
 _NEAREST_KV = {"mxint8": "fp16"}
 
@@ -79,8 +80,8 @@ def _convert(model: ir.Model, precision: str, kv: str, out: SectionWriter) -> Qu
     if precision == "fp16":
         to_half(model)
         classes = dict.fromkeys(classes, "fp16")
-    elif precision in ("int8", "int4"):
-        done = quantise_matmuls(model, bits=int(precision[3:]), head_bits=8)
+    elif precision in FORMATS:
+        done = quantise_matmuls(model, precision, head_precision="int8")
         halve_embeddings(model)
         classes |= {"linear": precision, "head": "int8", "embedding": "fp16"}
         out.add_report("quantisation", done.report.summary)

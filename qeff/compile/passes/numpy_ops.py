@@ -104,6 +104,22 @@ def _divide(first: Any, second: Any) -> Any:
     return first / second
 
 
+def _reduce(function: Callable[..., Any]) -> Evaluate:
+    def evaluate(attrs: Mapping[str, Any], inputs: Sequence[Any], _: int) -> Sequence[np.ndarray]:
+        given = inputs[1] if len(inputs) > 1 and inputs[1] is not None else attrs.get("axes", ())
+        axes = tuple(int(axis) for axis in given) or None
+        if axes is None and attrs.get("noop_with_empty_axes", 0):
+            return (inputs[0],)
+        result = function(inputs[0], axis=axes, keepdims=bool(attrs.get("keepdims", 1)))
+        return (np.asarray(result, inputs[0].dtype),)
+
+    return evaluate
+
+
+def _matmul(attrs: Mapping[str, Any], inputs: Sequence[Any], _: int) -> Sequence[np.ndarray]:
+    return (np.matmul(inputs[0], inputs[1]),)
+
+
 EVALUATE: dict[str, Evaluate] = {
     "Constant": _constant,
     "Transpose": _transpose,
@@ -125,4 +141,17 @@ EVALUATE: dict[str, Evaluate] = {
     "Sqrt": _unary(np.sqrt),
     "Exp": _unary(np.exp),
     "Reciprocal": _unary(np.reciprocal),
+    "Abs": _unary(np.abs),
+    "Cos": _unary(np.cos),
+    "Log": _unary(np.log),
+    "Sin": _unary(np.sin),
+    "Tanh": _unary(np.tanh),
+    "Max": _binary(np.maximum),
+    "Min": _binary(np.minimum),
+    "Pow": _binary(np.power),
+    "MatMul": _matmul,
+    "ReduceMax": _reduce(np.max),
+    "ReduceMean": _reduce(np.mean),
+    "ReduceMin": _reduce(np.min),
+    "ReduceSum": _reduce(np.sum),
 }

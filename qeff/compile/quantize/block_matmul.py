@@ -15,7 +15,7 @@ import onnx_ir as ir
 from qeff.compile.passes.constants import add_constant, promise, sizes
 from qeff.compile.passes.fold import drop_unused, values_of
 from qeff.compile.passes.takeover import take_over
-from qeff.compile.quantize.blocks import BLOCK_LEN, pack, packed_shapes
+from qeff.compile.quantize.blocks import BLOCK_LEN, FORMATS, BlockFormat, pack, packed_shapes
 from qeff.compile.quantize.report import ErrorReport
 from qeff.container.weights import WeightGroup, WeightSpec
 from qeff.core.spec import LOGITS
@@ -35,22 +35,22 @@ class Quantised:
     report: ErrorReport = field(default_factory=ErrorReport)
 
 
-def quantise_matmuls(model: ir.Model, bits: int, head_bits: int) -> Quantised:
-    """Rewrite the main graph for ``bits`` per weight."""
+def quantise_matmuls(model: ir.Model, precision: str, head_precision: str) -> Quantised:
+    """Rewrite the main graph for weights in a format of :data:`blocks.FORMATS`."""
     graph = model.graph
     done = Quantised()
     head = _head(graph)
-    packed: dict[tuple[str, int], tuple[ir.Value, ir.Value]] = {}
+    packed: dict[tuple[str, str], tuple[ir.Value, ir.Value]] = {}
     for node in list(graph):
         weight = node.inputs[1] if node.op_type == "MatMul" and node.domain == "" else None
         if weight is None or not _is_matrix(weight):
             continue
-        kind, width = ("head", head_bits) if node is head else ("linear", bits)
-        key = (str(weight.name), width)
+        kind, name = ("head", head_precision) if node is head else ("linear", precision)
+        key = (str(weight.name), name)
         if key not in packed:
-            packed[key] = _promise(graph, weight, width, kind, done)
+            packed[key] = _promise(graph, weight, FORMATS[name], kind, done)
         done.counts[kind] = done.counts.get(kind, 0) + 1
-        _replace(graph, node, packed[key], width)
+        _replace(graph, node, packed[key], FORMATS[name].bits)
     model.graph.opset_imports[DOMAIN] = 1
     drop_unused(graph)
     return done
@@ -90,17 +90,17 @@ def _head(graph: ir.Graph) -> ir.Node | None:
 
 
 def _promise(
-    graph: ir.Graph, weight: ir.Value, bits: int, kind: str, done: Quantised
+    graph: ir.Graph, weight: ir.Value, form: BlockFormat, kind: str, done: Quantised
 ) -> tuple[ir.Value, ir.Value]:
     """Values for packed data and scales, computed together when the weights are written."""
     tensor = weight.const_value
     assert tensor is not None and weight.name is not None
     cols, rows = sizes(tensor)  # MatMul has [in, out], the blocks [out, in]
-    data_shape, scale_shape = packed_shapes(rows, cols, bits)
-    names = f"{weight.name}.q{bits}", f"{weight.name}.q{bits}_scale"
+    data_shape, scale_shape = packed_shapes(rows, cols, form.bits)
+    names = f"{weight.name}.{form.name}", f"{weight.name}.{form.name}_scale"
 
     def produce() -> tuple[np.ndarray, np.ndarray]:
-        made = pack(values_of(tensor).T, bits)
+        made = pack(values_of(tensor).T, form)
         done.report.add(kind, str(weight.name), made.error, made.energy)
         return made.data, made.scales
 
