@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "compile"))
-from dialect import Size, build_random, eager  # noqa: E402
+from dialect import Size, build_random, eager
 
-from qeff.compile import compile_graph  # noqa: E402
-from qeff.container import Container  # noqa: E402
-from qeff.core.errors import CompileError, ContainerError, RequestError  # noqa: E402
-from qeff.core.options import CompileOptions  # noqa: E402
-from qeff.runtime import open_session  # noqa: E402
-from qeff.runtime.session import Batch, Session, Span  # noqa: E402
+from qeff.compile import compile_graph
+from qeff.container import Container
+from qeff.core.errors import CompileError, ContainerError, RequestError
+from qeff.core.options import CompileOptions
+from qeff.runtime import open_session
+from qeff.runtime.session import Batch, Session, Span
 
 SIZE = Size(continuous=True)
 RNG = np.random.default_rng(9)
