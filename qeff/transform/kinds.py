@@ -1,0 +1,35 @@
+"""Which kinds of layer can be exported, decided before anything is traced.
+
+A layer that keeps a state other than keys and values is named with its class, so that the message
+says what stands in the way. Knows nothing about how a layer is traced.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedConfig
+
+from qeff.core.errors import UnsupportedModel
+
+ATTENTION_KINDS = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
+
+
+def check_layers(model: nn.Module, config: PreTrainedConfig) -> None:
+    """Raise UnsupportedModel for the first layer that is no attention layer."""
+    text: Any = config.get_text_config(decoder=True)
+    for i, kind in enumerate(getattr(text, "layer_types", None) or ()):
+        if kind not in ATTENTION_KINDS:
+            raise UnsupportedModel(
+                f"layer {i} ({_class_of(model, i)}) is of the kind {kind!r}, "
+                "which keeps a state other than keys and values",
+                "recurrent, state-space and convolution layers cannot be exported yet",
+            )
+
+
+def _class_of(model: nn.Module, index: int) -> str:
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) > index:
+            return type(module[index]).__name__
+    return type(model).__name__

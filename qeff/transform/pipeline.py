@@ -1,0 +1,118 @@
+"""prepare: a source becomes a traceable decoder. The whole story of this room, in order.
+
+1. config -> model without storage; 2. a dry run finds the caches; 3. every parameter gets its
+origin in the checkpoint; 4. spec and hooks are bound together. Knows nothing about graphs.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig
+
+from qeff.core.errors import UnsupportedModel
+from qeff.core.options import ExportOptions
+from qeff.core.spec import CacheLayer, ModelSpec
+from qeff.sources import Source
+from qeff.transform.artifact import Prepared
+from qeff.transform.attention import NAME, attention_hooks
+from qeff.transform.build import build_model, fake_mode_of, read_config
+from qeff.transform.cache import seen_layers, watching_cache
+from qeff.transform.hooks import hooks
+from qeff.transform.kinds import check_layers
+from qeff.transform.reference import reference
+from qeff.transform.trace import CallForm, Decoder, Trace
+from qeff.transform.weights import weight_map
+
+POSITION_NAMES = ("max_position_embeddings", "max_seq_len", "n_positions", "seq_length")
+
+
+def prepare(source: Source, options: ExportOptions) -> Prepared:
+    """Make a checkpoint ready to be traced; no tensor is read."""
+    config = read_config(source, trust_remote_code=options.trust_remote_code)
+    trace = Trace()
+    # 1. The model, its attention bound to ours by name.
+    with attention_hooks(trace):
+        model = build_model(config, trust_remote_code=options.trust_remote_code)
+    check_layers(model, config)
+    # 2. The caches it keeps.
+    call = call_form(model)
+    with hooks(model, trace):
+        layers = find_caches(model, config)
+    trace.notes.clear()
+    # 3. Where its weights come from.
+    weights, unused = weight_map(model, source.tensors)
+    # 4. All of it together.
+    spec = make_spec(source, config, model, layers)
+    return Prepared(
+        module=Decoder(model, trace, layers, call).eval(),
+        spec=spec,
+        options=options,
+        weights={f"model.{name}": origin for name, origin in weights.items()},
+        tensors=source.tensors,
+        unused=unused,
+        source_name=source.name,
+        source_hash=source.header_hash(),
+        tracing=functools.partial(_tracing, model, trace),
+        reference=functools.partial(reference, source, options, spec.num_params),
+        notes=trace.notes,
+    )
+
+
+def _tracing(model: nn.Module, trace: Trace) -> AbstractContextManager[None]:
+    trace.notes.clear()
+    return hooks(model, trace)
+
+
+def call_form(model: Any) -> CallForm:
+    """How the model wants to be told which token stands where."""
+    takes = inspect.signature(model.forward).parameters
+    if "past_key_values" not in takes:
+        name = type(model).__name__
+        raise UnsupportedModel(
+            f"{name} takes no key and value cache",
+            "only decoders whose layers all keep keys and values can be exported",
+        )
+    positions = "position_ids" in takes
+    # A model with attention code of its own may count its keys by the mask (ALiBi does).
+    counts = not positions or model.config._attn_implementation != NAME
+    return CallForm(takes_positions=positions, takes_mask=counts and "attention_mask" in takes)
+
+
+def find_caches(model: nn.Module, config: PreTrainedConfig) -> tuple[CacheLayer, ...]:
+    """A dry run on tensors without values: which layers keep keys and values."""
+    cache = watching_cache()
+    with fake_mode_of(model), torch.no_grad():
+        tokens = torch.zeros(1, 4, dtype=torch.int64)
+        model(input_ids=tokens, past_key_values=cache, use_cache=True)
+    layers = seen_layers(cache)
+    if not layers:
+        raise UnsupportedModel(
+            f"{config.model_type} keeps no key and value cache",
+            "state-space and recurrent models cannot be exported yet",
+        )
+    return layers
+
+
+def make_spec(
+    source: Source, config: PreTrainedConfig, model: nn.Module, layers: tuple[CacheLayer, ...]
+) -> ModelSpec:
+    """What the rest of the project needs to know about the model."""
+    text: Any = config.get_text_config(decoder=True)
+    known = (getattr(text, name, None) for name in POSITION_NAMES)
+    positions = next((value for value in known if isinstance(value, int)), None)
+    return ModelSpec(
+        name=source.name,
+        architecture=type(model).__name__,
+        model_type=config.model_type,
+        vocab_size=int(text.vocab_size),
+        num_layers=int(getattr(text, "num_hidden_layers", len(layers))),
+        num_params=sum(parameter.numel() for parameter in model.parameters()),
+        max_positions=positions,
+        caches=layers,
+    )

@@ -1,0 +1,67 @@
+"""Models that cannot be exported are refused before tracing, with the layer's name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoConfig
+
+from qeff.core.errors import SourceError, UnsupportedModel
+from qeff.core.options import ExportOptions
+from qeff.transform import prepare
+
+SMALL = {
+    "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32,
+}
+
+
+class Headers:
+    """A source that has a config and no tensors."""
+
+    name, kind, folder, gguf_file = "headers", "safetensors", None, None
+    generation_config: dict[str, Any] = {}  # noqa: RUF012
+    tensors: dict[str, Any] = {}  # noqa: RUF012
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+
+    def header_hash(self) -> str:
+        return "0"
+
+
+def source(model_type: str, **settings: Any) -> Headers:
+    return Headers(AutoConfig.for_model(model_type, **settings).to_dict())
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings", "message"),
+    [
+        ("mamba", {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}, "MambaBlock"),
+        ("qwen3_next", {**SMALL, "num_experts": 4}, "layer 0 .*linear_attention"),
+        ("lfm2", {**SMALL, "full_attn_idxs": [1, 3]}, "layer 0 .*conv"),
+    ],
+)
+def test_layers_with_another_state(model_type: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedModel, match=message):
+        prepare(source(model_type, **settings), ExportOptions())  # type: ignore[arg-type]
+
+
+def test_unknown_model_type_names_the_nearest() -> None:
+    with pytest.raises(SourceError) as caught:
+        prepare(Headers({"model_type": "lama"}), ExportOptions())  # type: ignore[arg-type]
+    assert "llama" in str(caught.value.hint)
+
+
+def test_code_of_the_checkpoint_needs_consent() -> None:
+    config = {"model_type": "mine", "auto_map": {"AutoConfig": "x.Y"}}
+    with pytest.raises(SourceError) as caught:
+        prepare(Headers(config), ExportOptions())  # type: ignore[arg-type]
+    assert "--trust-remote-code" in str(caught.value.hint)
+
+
+def test_an_encoder_is_no_decoder(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match="not a causal language model"):
+        prepare(source("vit"), ExportOptions())  # type: ignore[arg-type]
