@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.run
 DEV_STAMP := $(VENV)/.dev
 
-.PHONY: demo test check lint types format clean
+.PHONY: demo test check lint types format tree clean
 
 demo: $(RUN_STAMP)
 	$(BIN)/qeff infer --chat --prompt "Why is the sky blue?" --generation-len 80
@@ -25,6 +25,9 @@ types: $(DEV_STAMP)
 format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+tree: $(DEV_STAMP)
+	$(BIN)/python docs/make_tree.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

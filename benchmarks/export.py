@@ -61,7 +61,9 @@ SHAPES = {
         "rope_parameters": LLAMA3_ROPE,
     },
 }
-LIMIT_SECONDS, LIMIT_RSS = 60, 2 << 30  # for the 8b shape, on two cores
+# The largest shape must stay below these on two cores. A small one is checked with its own weights,
+# which takes more memory than checking a large one with a twin.
+LIMIT_SHAPE, LIMIT_SECONDS, LIMIT_RSS = "8b", 60, 2 << 30
 
 
 def tensor_shapes(config: dict) -> dict[str, tuple[int, ...]]:
@@ -150,7 +152,8 @@ def main(shapes: list[str]) -> int:
             f"{row['nodes']:6}",
             flush=True,
         )
-        if row["seconds"] > LIMIT_SECONDS or row["peak_rss_bytes"] > LIMIT_RSS:
+        over = row["seconds"] > LIMIT_SECONDS or row["peak_rss_bytes"] > LIMIT_RSS
+        if shape == LIMIT_SHAPE and over:
             print(f"{shape}: over the limit of {LIMIT_SECONDS} s or {LIMIT_RSS >> 30} GiB")
             return 1
     return 0

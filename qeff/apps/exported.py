@@ -102,7 +102,7 @@ def _record(location: Location, options: ExportOptions) -> dict[str, Any]:
 
 
 def _write(graph: Graph, folder: Path, record: dict[str, Any], progress: Progress) -> None:
-    from qeff.export.materialize import materialize
+    from qeff.export.standalone import materialize
 
     graph.save(folder)
     written = materialize(graph, folder, progress=progress)

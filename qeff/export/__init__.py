@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qeff.export.artifact import Graph
     from qeff.export.exporter import export
-    from qeff.export.materialize import materialize
+    from qeff.export.standalone import materialize
 
 __all__ = ["Graph", "export", "materialize"]
 
 _HOMES = {
     "Graph": "qeff.export.artifact",
     "export": "qeff.export.exporter",
-    "materialize": "qeff.export.materialize",
+    "materialize": "qeff.export.standalone",
 }
 
 

@@ -40,21 +40,22 @@ def _trace(prepared: Prepared) -> ExportedProgram:
     with parameter.fake_mode:
         inputs = _example(prepared)
     # A table of the model may end before the longest context; torch then refuses, unless asked to
-    # leave such limits to the run. A mask that gets a name later needs no table at all.
-    for defer in (False, True):
+    # leave such limits to the run. A mask that gets a name later needs no table at all. A model
+    # that compares the length of a step with its table is told that no step is longer.
+    for defer, max_seq in ((False, None), (True, None), (True, prepared.spec.max_positions)):
         try:
             with prepared.tracing(), torch.no_grad():
                 return torch.export.export(
                     module,
                     inputs,
-                    dynamic_shapes=_axes(prepared),
+                    dynamic_shapes=_axes(prepared, max_seq or MAX_SEQ),
                     strict=False,
                     prefer_deferred_runtime_asserts_over_guards=defer,
                 )
         except (RuntimeError, ValueError, torch._dynamo.exc.UserError) as error:
             log.debug("torch.export failed", exc_info=True)
             failure = error
-            if f"Constraints violated ({AXIS_CTX})" not in str(error):
+            if "Constraints violated" not in str(error):
                 break
     reason = str(failure).strip().splitlines()[0]
     raise UnsupportedModel(
@@ -76,10 +77,10 @@ def _example(prepared: Prepared) -> tuple[Any, ...]:
     return inputs
 
 
-def _axes(prepared: Prepared) -> tuple[Any, ...]:
+def _axes(prepared: Prepared, max_seq: int) -> tuple[Any, ...]:
     batch = Dim(AXIS_BATCH, min=1, max=MAX_BATCH)
-    seq = Dim(AXIS_SEQ, min=1, max=MAX_SEQ)
-    ctx = Dim(AXIS_CTX, min=2, max=MAX_CTX)
+    seq = Dim(AXIS_SEQ, min=1, max=max_seq)
+    ctx = Dim(AXIS_CTX, min=4, max=MAX_CTX)
     continuous = prepared.options.continuous_batching
     rows = Dim(AXIS_SLOTS, min=1, max=MAX_BATCH) if continuous else batch
     tokens = {0: batch, 1: seq}

@@ -226,7 +226,7 @@ def moe_text(op_type: str, gate: str, activation: str, transposed: bool) -> str:
   experts = Shape <start: int = 0, end: int = 1> (up)
   table = Concat <axis: int = 0> (tokens, experts)
   nothing = ConstantOfShape (table)
-  shares = ScatterElements <axis: int = 1> (nothing, index, weight)
+  shares = ScatterElements <axis: int = 1, reduction: string = "add"> (nothing, index, weight)
   shares_t = Transpose <perm: ints = [1, 0]> (shares)
   shares3 = Unsqueeze (shares_t, third)
   x3 = Unsqueeze (x, first)

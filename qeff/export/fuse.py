@@ -24,6 +24,7 @@ VIEW = {aten.view.default, aten.reshape.default, aten._unsafe_view.default}
 MATMUL = {aten.matmul.default, aten.bmm.default}
 SCALE = {aten.mul.Tensor, aten.div.Tensor}
 FILL = {aten.masked_fill.Scalar, aten.masked_fill.Tensor}
+MAX = {aten.maximum.default, aten.max.other}
 SOFTMAX = {aten.softmax.int, aten._softmax.default}
 LOWEST = torch.finfo(torch.float32).min
 
@@ -99,7 +100,7 @@ def _read_scores(program: ExportedProgram, node: Node) -> _Scores | None:
     scale, biases, masks = 1.0, [], []
     while isinstance(node, Node) and node.op == "call_function":
         target = node.target
-        if target in PASS or target in VIEW:
+        if target in PASS or target in VIEW or _is_floor(node):
             node = node.args[0]
         elif target in SCALE:
             number = _number(program, node.args[1])
@@ -146,7 +147,7 @@ def _reaches_product(node: Any, depth: int = 12) -> bool:
         depth -= 1
         if node.target in MATMUL or node.target is aten.baddbmm.default:
             return _value(node).dim() in (3, 4)
-        if node.target in PASS | VIEW | SCALE | FILL:
+        if node.target in PASS | VIEW | SCALE | FILL or _is_floor(node):
             node = node.args[0]
         elif node.target is aten.where.self:
             node = node.args[1]
@@ -155,6 +156,12 @@ def _reaches_product(node: Any, depth: int = 12) -> bool:
         else:
             return False
     return False
+
+
+def _is_floor(node: Node) -> bool:
+    """Whether a node keeps scores from falling below the lowest number, which masks do anyhow."""
+    floor: Any = node.args[1] if node.target in MAX else None
+    return isinstance(floor, Node) and floor.target is aten.full.default and floor.args[1] == LOWEST
 
 
 def _number(program: ExportedProgram, arg: Any) -> float | None:

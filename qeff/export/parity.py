@@ -21,7 +21,7 @@ from qeff.core.errors import ParityError
 from qeff.core.progress import Event, Progress, silent
 from qeff.core.spec import BATCH_INDEX, INPUT_IDS, LOGITS, POSITION_IDS, RETAINED
 from qeff.export.artifact import Graph
-from qeff.export.materialize import materialize
+from qeff.export.standalone import materialize
 from qeff.transform.artifact import Prepared, Reference
 
 PROMPT_LENS = (5, 9)

@@ -147,7 +147,7 @@ def _bar_class(progress: Progress) -> type:
             self._counts_bytes = kwargs.get("unit") == "B"
             self._done = 0
             kwargs["disable"] = True
-            super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
+            super().__init__(*args, **kwargs)
 
         def update(self, n: float | None = 1) -> bool | None:
             self._done += int(n or 0)

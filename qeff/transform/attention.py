@@ -66,7 +66,7 @@ def _attention_function(trace: Trace) -> Callable[..., tuple[Tensor, None]]:
             float(scale),
             float(kwargs.get("softcap") or 0.0),
         )
-        return out.transpose(1, 2), None  # [B, S, H, Dv]
+        return out.transpose(1, 2).contiguous(), None  # [B, S, H, Dv]
 
     return forward
 
@@ -93,6 +93,8 @@ def _mask_function(trace: Trace, *, as_float: bool) -> Callable[..., Tensor | No
         dtype: torch.dtype = torch.float32,
         **kwargs: Any,
     ) -> Tensor | None:
+        sees_ahead = mask_function is masking_utils.bidirectional_mask_function
+        trace.directions.add("both" if sees_ahead else "back")
         if mask_function is masking_utils.causal_mask_function and not as_float:
             return None  # the attention op is causal by itself
         step = trace.step

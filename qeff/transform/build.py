@@ -18,7 +18,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING, model_type_to_module_name
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from qeff.core.errors import SourceError, UnsupportedModel, nearest
 from qeff.sources import Source
@@ -38,6 +39,8 @@ def read_config(source: Source, *, trust_remote_code: bool) -> PreTrainedConfig:
             hint = "its code comes with the checkpoint: pass --trust-remote-code to run it"
         raise SourceError(f"config has the unknown model type {model_type!r}", hint)
     data.pop("quantization_config", None)  # the source already speaks plain tensors
+    # JSON has no infinity: transformers writes such a number as an object.
+    data = PreTrainedConfig._decode_special_floats(data)
     config = CONFIG_MAPPING[model_type].from_dict(data)
     config.dtype = torch.float32
     return config
@@ -45,13 +48,31 @@ def read_config(source: Source, *, trust_remote_code: bool) -> PreTrainedConfig:
 
 def model_class(config: PreTrainedConfig, *, trust_remote_code: bool = False) -> type[nn.Module]:
     """The causal language model class of a config."""
-    if type(config) not in AutoModelForCausalLM._model_mapping and not trust_remote_code:
+    mapping: Any = AutoModelForCausalLM._model_mapping
+    if type(config) not in mapping and not trust_remote_code:
+        inner = _class_of_part(config)
+        if inner is not None:
+            return inner
         raise UnsupportedModel(
             f"{config.model_type!r} is not a causal language model of transformers",
             "only models of AutoModelForCausalLM can be exported",
         )
-    found: Any = AutoModelForCausalLM._model_mapping[type(config)]
+    found: Any = mapping[type(config)]
     return found[0] if isinstance(found, tuple) else found
+
+
+def _class_of_part(config: PreTrainedConfig) -> type[nn.Module] | None:
+    """The causal model that was saved with the text part of a larger config."""
+    mapping: Any = AutoModelForCausalLM._model_mapping
+    package = type(config).__module__.rpartition(".")[0]
+    for model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        if f"transformers.models.{model_type_to_module_name(model_type)}" != package:
+            continue
+        whole = CONFIG_MAPPING[model_type]
+        found: Any = mapping[whole]
+        if getattr(found, "config_class", None) is type(config):
+            return found
+    return None
 
 
 class _EmptyOnMeta(TorchFunctionMode):
@@ -69,16 +90,18 @@ class _EmptyOnMeta(TorchFunctionMode):
 def build_model(config: PreTrainedConfig, *, trust_remote_code: bool = False) -> nn.Module:
     """The model in float32 with storage-free parameters; inside the attention hooks only."""
     failures = []
+    make: Any = AutoModelForCausalLM.from_config
+    has_class = type(config) in AutoModelForCausalLM._model_mapping
+    inner: Any = None if has_class else _class_of_part(config)
+    known = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
+    if inner is not None:
+        make, known = inner._from_config, {"dtype": torch.float32}
     for attention in _attention_ways(config, trust_remote_code):
         try:
             with _EmptyOnMeta(), torch.no_grad():
-                model = AutoModelForCausalLM.from_config(
-                    copy.deepcopy(config),
-                    attn_implementation=attention,
-                    dtype=torch.float32,
-                    trust_remote_code=trust_remote_code,
-                )
-        except (ValueError, ImportError) as error:  # a model may refuse a way by its name
+                model = make(copy.deepcopy(config), attn_implementation=attention, **known)
+        # A model may refuse a way by its name.
+        except (ValueError, ImportError, KeyError) as error:
             failures.append(str(error).splitlines()[0])
             continue
         return _fake_parameters(model.eval())

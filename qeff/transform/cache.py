@@ -79,11 +79,12 @@ class WatchLayer(_Layer):
     def __init__(self) -> None:
         super().__init__()
         self.keys = self.values = None
+        self.is_initialized = False  # a model may ask whether a layer was used
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        self.keys, self.values = key_states, value_states
+        self.keys, self.values, self.is_initialized = key_states, value_states, True
         return key_states, value_states
 
     def get_mask_sizes(self, query_len: Any) -> tuple[Any, int]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
+from qeff.core.errors import UnsupportedModel
 from qeff.transform.ops import ACTIVATIONS, gated, moe_form
 from qeff.transform.patch import patched_attr, patched_item
 from qeff.transform.trace import Trace
@@ -71,6 +72,16 @@ def probe(module: Any) -> str | None:
         if ours.shape == y.shape and torch.allclose(ours, y, atol=1e-5):
             return moe_form(gate, name, alpha, limit, module.is_transposed)
     return None
+
+
+def activation_form(function: Callable[[Tensor], Tensor]) -> str:
+    """The form of experts whose first half of outputs goes through a function of one value."""
+    with _disable_current_modes(), torch.no_grad():
+        x = torch.randn(64, generator=torch.Generator().manual_seed(2)) * 6
+        for name, ours in ACTIVATIONS.items():
+            if torch.allclose(ours(x), function(x), atol=1e-5):
+                return moe_form("half", name, 0.0, 0.0, transposed=False)
+    raise UnsupportedModel(f"experts with the activation {function} cannot be exported yet")
 
 
 def _number(module: Any, name: str) -> float:

@@ -15,6 +15,7 @@ from torch import nn
 from qeff.transform.attention import attention_hooks
 from qeff.transform.experts import experts_hooks
 from qeff.transform.norms import norm_hooks
+from qeff.transform.positions import position_hooks
 from qeff.transform.rope import rope_hooks, rotary_module_hooks
 from qeff.transform.trace import Trace
 
@@ -24,6 +25,7 @@ def hooks(model: nn.Module, trace: Trace) -> Iterator[None]:
     """Everything that makes a model trace into the ops of this room."""
     with ExitStack() as stack:
         stack.enter_context(attention_hooks(trace))
+        stack.enter_context(position_hooks(model, trace))
         stack.enter_context(rotary_module_hooks(model, trace))
         stack.enter_context(rope_hooks(model, trace))
         stack.enter_context(norm_hooks(model, trace))

@@ -14,18 +14,29 @@ from transformers import PreTrainedConfig
 from qeff.core.errors import UnsupportedModel
 
 ATTENTION_KINDS = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
+KIND_NAMES = ("layer_types", "layers_block_type")
 
 
 def check_layers(model: nn.Module, config: PreTrainedConfig) -> None:
     """Raise UnsupportedModel for the first layer that is no attention layer."""
     text: Any = config.get_text_config(decoder=True)
-    for i, kind in enumerate(getattr(text, "layer_types", None) or ()):
+    kinds = (getattr(text, name, None) for name in KIND_NAMES)
+    for i, kind in enumerate(next((found for found in kinds if found), ())):
         if kind not in ATTENTION_KINDS:
             raise UnsupportedModel(
                 f"layer {i} ({_class_of(model, i)}) is of the kind {kind!r}, "
                 "which keeps a state other than keys and values",
                 "recurrent, state-space and convolution layers cannot be exported yet",
             )
+
+
+def check_direction(directions: set[str], name: str) -> None:
+    """Raise UnsupportedModel for a model that looks back and ahead and never back alone."""
+    if directions == {"both"}:
+        raise UnsupportedModel(
+            f"{name} attends in both directions, so that nothing of it can be cached",
+            'a model that can also decode needs "is_decoder": true in its config.json',
+        )
 
 
 def _class_of(model: nn.Module, index: int) -> str:

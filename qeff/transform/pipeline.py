@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from transformers import PreTrainedConfig
 
 from qeff.core.errors import UnsupportedModel
@@ -24,12 +30,21 @@ from qeff.transform.attention import NAME, attention_hooks
 from qeff.transform.build import build_model, fake_mode_of, read_config
 from qeff.transform.cache import seen_layers, watching_cache
 from qeff.transform.hooks import hooks
-from qeff.transform.kinds import check_layers
+from qeff.transform.kinds import check_direction, check_layers
+from qeff.transform.positions import num_positions
 from qeff.transform.reference import reference
 from qeff.transform.trace import CallForm, Decoder, Trace
 from qeff.transform.weights import weight_map
 
-POSITION_NAMES = ("max_position_embeddings", "max_seq_len", "n_positions", "seq_length")
+# What torch raises when a model without values is asked for one.
+BY_VALUE = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    GuardOnDataDependentSymNode,
+)
+POSITION_NAMES = (
+    "max_position_embeddings", "max_seq_len", "n_positions", "seq_length", "max_target_positions",
+)  # fmt: skip
 
 
 def prepare(source: Source, options: ExportOptions) -> Prepared:
@@ -43,12 +58,13 @@ def prepare(source: Source, options: ExportOptions) -> Prepared:
     # 2. The caches it keeps.
     call = call_form(model)
     with hooks(model, trace):
-        layers = find_caches(model, config)
+        layers, vocab_size = find_caches(model, config)
+    check_direction(trace.directions, type(model).__name__)
     trace.notes.clear()
     # 3. Where its weights come from.
     weights, unused = weight_map(model, source.tensors)
     # 4. All of it together.
-    spec = make_spec(source, config, model, layers)
+    spec = make_spec(source, config, model, layers, vocab_size)
     return Prepared(
         module=Decoder(model, trace, layers, call).eval(),
         spec=spec,
@@ -84,35 +100,50 @@ def call_form(model: Any) -> CallForm:
     return CallForm(takes_positions=positions, takes_mask=counts and "attention_mask" in takes)
 
 
-def find_caches(model: nn.Module, config: PreTrainedConfig) -> tuple[CacheLayer, ...]:
-    """A dry run on tensors without values: which layers keep keys and values."""
+def find_caches(model: nn.Module, config: PreTrainedConfig) -> tuple[tuple[CacheLayer, ...], int]:
+    """A dry run on tensors without values: the layers that keep a cache, and how many logits."""
     cache = watching_cache()
-    with fake_mode_of(model), torch.no_grad():
-        tokens = torch.zeros(1, 4, dtype=torch.int64)
-        model(input_ids=tokens, past_key_values=cache, use_cache=True)
+    try:
+        with fake_mode_of(model), torch.no_grad():
+            tokens = torch.zeros(1, 4, dtype=torch.int64)
+            out = model(input_ids=tokens, past_key_values=cache, use_cache=True)
+    except BY_VALUE as error:
+        raise UnsupportedModel(
+            f"{type(model).__name__} decides by values how large its tensors are",
+            "its code needs a form of its own in qeff/transform/families",
+        ) from error
     layers = seen_layers(cache)
     if not layers:
         raise UnsupportedModel(
             f"{config.model_type} keeps no key and value cache",
             "state-space and recurrent models cannot be exported yet",
         )
-    return layers
+    return layers, int(out.logits.shape[-1])
 
 
 def make_spec(
-    source: Source, config: PreTrainedConfig, model: nn.Module, layers: tuple[CacheLayer, ...]
+    source: Source,
+    config: PreTrainedConfig,
+    model: nn.Module,
+    layers: tuple[CacheLayer, ...],
+    vocab_size: int,
 ) -> ModelSpec:
     """What the rest of the project needs to know about the model."""
     text: Any = config.get_text_config(decoder=True)
-    known = (getattr(text, name, None) for name in POSITION_NAMES)
-    positions = next((value for value in known if isinstance(value, int)), None)
+    positions = num_positions(model) or _first_number(text, POSITION_NAMES)
     return ModelSpec(
         name=source.name,
         architecture=type(model).__name__,
         model_type=config.model_type,
-        vocab_size=int(text.vocab_size),
-        num_layers=int(getattr(text, "num_hidden_layers", len(layers))),
+        vocab_size=vocab_size,
+        # A decoder that comes from a pair says the number of its encoder's layers otherwise.
+        num_layers=int(_first_number(text, ("decoder_layers", "num_hidden_layers")) or len(layers)),
         num_params=sum(parameter.numel() for parameter in model.parameters()),
         max_positions=positions,
         caches=layers,
     )
+
+
+def _first_number(config: Any, names: Sequence[str]) -> int | None:
+    known = (getattr(config, name, None) for name in names)
+    return next((value for value in known if isinstance(value, int)), None)

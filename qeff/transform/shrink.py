@@ -34,7 +34,10 @@ TOKEN_IDS = (
 
 # Sizes by meaning: what a size becomes, unless it was smaller.
 SIZES: tuple[tuple[int, tuple[str, ...]], ...] = (
-    (VOCAB, ("vocab_size", "vocab_size_per_layer_input", "text_vocab_size", "n_tokens")),
+    (VOCAB, (
+        "vocab_size", "vocab_size_per_layer_input", "text_vocab_size", "n_tokens",
+        "decoder_vocab_size",
+    )),
     (HIDDEN, (
         "hidden_size", "n_embd", "d_model", "dim", "embedding_size", "word_embed_proj_dim",
         "emb_dim", "dim_model", "embed_dim", "embedding_dim", "attention_hidden_size",

@@ -36,6 +36,7 @@ class Trace:
     is_probing: bool = False  # a function of the model is being run on random data
     query_scales: dict[nn.Module, Callable[[Tensor], Tensor]] = field(default_factory=dict)
     notes: dict[str, int] = field(default_factory=dict)  # what the hooks recognised, counted
+    directions: set[str] = field(default_factory=set)  # of the masks it asked for: back, both
 
     def note(self, what: str) -> None:
         self.notes[what] = self.notes.get(what, 0) + 1

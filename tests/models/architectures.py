@@ -7,27 +7,63 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 
 _USUAL = {
-    "vocab_size": 128, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
-    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
 }
 _GPT = {
-    "vocab_size": 128, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 4,
-    "bos_token_id": 1, "eos_token_id": 2,
+    "vocab_size": 128,
+    "n_positions": 64,
+    "n_embd": 64,
+    "n_layer": 2,
+    "n_head": 4,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
 }
 _OLD = {"vocab_size": 128, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 _LONGROPE = {
-    "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 8,
-    "partial_rotary_factor": 0.75, "short_factor": [1.0] * 6, "long_factor": [4.0] * 6,
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "original_max_position_embeddings": 8,
+    "partial_rotary_factor": 0.75,
+    "short_factor": [1.0] * 6,
+    "long_factor": [4.0] * 6,
 }
+_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _YARN = {
-    "rope_type": "yarn", "rope_theta": 150000.0, "factor": 4.0, "beta_fast": 32.0,
-    "beta_slow": 1.0, "truncate": False, "original_max_position_embeddings": 16,
+    "rope_type": "yarn",
+    "rope_theta": 150000.0,
+    "factor": 4.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 16,
+}
+_BERT = {**_OLD, "intermediate_size": 96, "is_decoder": True, "max_position_embeddings": 64}
+_PAIR = {
+    "vocab_size": 128,
+    "d_model": 64,
+    "decoder_layers": 2,
+    "encoder_layers": 2,
+    "decoder_attention_heads": 4,
+    "decoder_ffn_dim": 96,
+    "max_position_embeddings": 64,
 }
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _LATENT = {
-    "kv_lora_rank": 16, "q_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
-    "v_head_dim": 16, "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 16,
+    "num_key_value_heads": 4,
 }
 
 
@@ -75,7 +111,10 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": _usual(
         "granite", attention_multiplier=0.2, residual_multiplier=0.5, logits_scaling=2.0
     ),
-    "granitemoe": _usual("granitemoe", num_local_experts=4, num_experts_per_tok=2),
+    # The default multiplier of 1 makes scores so large that eager float32 itself is off by 1e-4.
+    "granitemoe": _usual(
+        "granitemoe", num_local_experts=4, num_experts_per_tok=2, attention_multiplier=0.1
+    ),
     "olmo2": _usual("olmo2"),
     "smollm3": _usual("smollm3", num_hidden_layers=4),
     "glm4": _usual("glm4", head_dim=16),
@@ -107,6 +146,16 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "nemotron": _usual("nemotron", head_dim=16),
     "gpt_neox": _usual("gpt_neox"),
     "phi": _usual("phi"),
+    "bart": ("bart", _PAIR),
+    "marian": ("marian", {**_PAIR, "decoder_vocab_size": 120, "pad_token_id": 2}),
+    "trocr-sinus": ("trocr", {**_PAIR, "use_learned_position_embeddings": False}),
+    "xglm": ("xglm", {"vocab_size": 128, "d_model": 64, "ffn_dim": 96, "num_layers": 2}),
+    "bert": ("bert", _BERT),
+    "roberta": ("roberta", _BERT),
+    "big_bird": ("big_bird", _BERT),
+    "roformer": ("roformer", {**_BERT, "rotary_value": True}),
+    "xmod": ("xmod", {**_BERT, "languages": ["aa", "bb"], "default_language": "bb"}),
+    "git": ("git", {**_BERT, "vision_config": {"hidden_size": 48, "num_hidden_layers": 1}}),
     "gemma3n_text": _usual(
         "gemma3n_text",
         head_dim=16,
@@ -129,6 +178,42 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
         vocab_size_per_layer_input=128,
         hidden_size_per_layer_input=8,
     ),
+    "afmoe": _usual("afmoe", num_experts=4, head_dim=16, sliding_window=4, **_EXPERTS),
+    "apertus": _usual("apertus"),
+    "cohere_compass_text": _usual(
+        "cohere_compass_text",
+        sliding_window=4,
+        layer_types=["sliding_attention", "full_attention"],
+        rope_parameters=dict.fromkeys(["sliding_attention", "full_attention"], _ROPE),
+    ),
+    "dbrx": (
+        "dbrx",
+        {
+            **{"vocab_size": 128, "d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 64},
+            "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 2.0},
+            "ffn_config": {
+                **{"hidden_size": 64, "ffn_hidden_size": 32},
+                **{"moe_num_experts": 4, "moe_top_k": 2},
+            },
+        },
+    ),
+    "emu3": ("emu3", {"text_config": _USUAL}),
+    "gemma3": ("gemma3", {"text_config": {**_USUAL, "head_dim": 16, "sliding_window": 4}}),
+    "gpt_neo": (
+        "gpt_neo",
+        {
+            **{"vocab_size": 128, "hidden_size": 64, "num_layers": 2, "num_heads": 4},
+            **{"max_position_embeddings": 64, "window_size": 4},
+            "attention_types": [[["global", "local"], 1]],
+        },
+    ),
+    "jetmoe": _usual("jetmoe", kv_channels=16, num_local_experts=4, num_experts_per_tok=2),
+    "longcat_flash": _usual(
+        "longcat_flash",
+        **{**_LATENT, "num_layers": 2, "ffn_hidden_size": 96, "expert_ffn_hidden_size": 32},
+        **{"n_routed_experts": 4, "zero_expert_num": 2, "moe_topk": 2, "head_dim": 8},
+    ),
+    "phimoe": _usual("phimoe", num_local_experts=4, num_experts_per_tok=2),
 }
 
 

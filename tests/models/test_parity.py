@@ -1,4 +1,4 @@
-"""Every architecture of the table: eager PyTorch = the exported graph in ONNX Runtime.
+"""Every architecture of the table: eager PyTorch = the graph in ONNX Runtime = the program.
 
 A ragged prefill, four decode steps and a chunk of three, in cache slots that are not the rows.
 """
@@ -9,13 +9,7 @@ from pathlib import Path
 
 import pytest
 from architectures import ROWS, tiny_config
-
-from qeff.core.options import ExportOptions
-from qeff.export.artifact import Graph
-from qeff.export.exporter import draw
-from qeff.export.materialize import materialize
-from qeff.export.parity import compare
-from qeff.transform.reference import EagerReference, make_twin
+from ladder import climb
 
 MAX_ABS_ERROR = 1e-4
 # What the graph of a row must be made of, besides plain attention.
@@ -32,24 +26,19 @@ OPS = {
 }
 
 
-def drawn(row: str, folder: Path, *, continuous: bool) -> tuple[Graph, EagerReference]:
-    options = ExportOptions(continuous_batching=continuous)
-    reference = make_twin(tiny_config(row), folder / "checkpoint", options)
-    assert reference.prepared is not None
-    return draw(reference.prepared), reference
-
-
 def check(row: str, folder: Path, *, continuous: bool) -> None:
-    graph, reference = drawn(row, folder, continuous=continuous)
-    found = compare(materialize(graph, folder / "standalone"), graph, reference)
-    assert found.max_abs_error <= MAX_ABS_ERROR
-    assert found.equal_tokens == found.tokens
-    ops = graph.describe()["ops"]
+    ladder = climb(tiny_config(row), folder, continuous=continuous)
+    for found in (ladder.onnx, ladder.program):
+        assert found is not None
+        assert found.max_abs_error <= MAX_ABS_ERROR
+        assert found.equal_tokens == found.tokens
+    ops = ladder.graph.describe()["ops"]
     for name, count in OPS.get(row, {}).items():
         assert ops.get(name) == count, ops
     # Attention is one op, written out by nobody.
-    assert ops.get("Attention", 0) + ops.get("qeff.SinkAttention", 0) >= len(graph.spec.caches)
-    for node in graph.model.graph:
+    num_attentions = ops.get("Attention", 0) + ops.get("qeff.SinkAttention", 0)
+    assert num_attentions >= len(ladder.graph.spec.caches)
+    for node in ladder.graph.model.graph:
         assert all(v.shape is not None and v.dtype is not None for v in node.outputs), node.name
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,13 @@ from qeff.core.options import ExportOptions
 from qeff.transform import prepare
 
 SMALL = {
-    "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32,
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32,
 }
 
 
@@ -42,11 +48,28 @@ def source(model_type: str, **settings: Any) -> Headers:
         ("mamba", {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}, "MambaBlock"),
         ("qwen3_next", {**SMALL, "num_experts": 4}, "layer 0 .*linear_attention"),
         ("lfm2", {**SMALL, "full_attn_idxs": [1, 3]}, "layer 0 .*conv"),
+        ("recurrent_gemma", SMALL, "layer 0 .*recurrent"),
+        ("falcon_h1", SMALL, "layer 0 .*hybrid"),
     ],
 )
 def test_layers_with_another_state(model_type: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedModel, match=message):
         prepare(source(model_type, **settings), ExportOptions())  # type: ignore[arg-type]
+
+
+def test_texts_that_are_read_both_ways() -> None:
+    sizes = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    with pytest.raises(UnsupportedModel, match="also later ones"):
+        prepare(source("cpmant", **sizes, dim_head=8), ExportOptions())  # type: ignore[arg-type]
+
+
+def test_a_config_file_may_hold_infinity(tmp_path: Path) -> None:
+    """JSON cannot say it: transformers writes an object, and its configs take only numbers."""
+    AutoConfig.for_model("falcon_h1", **SMALL).save_pretrained(tmp_path)
+    text = (tmp_path / "config.json").read_text()
+    assert "Infinity" in text
+    with pytest.raises(UnsupportedModel, match="layer 0 .*hybrid"):
+        prepare(Headers(json.loads(text)), ExportOptions())  # type: ignore[arg-type]
 
 
 def test_unknown_model_type_names_the_nearest() -> None:
@@ -65,3 +88,10 @@ def test_code_of_the_checkpoint_needs_consent() -> None:
 def test_an_encoder_is_no_decoder(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match="not a causal language model"):
         prepare(source("vit"), ExportOptions())  # type: ignore[arg-type]
+
+
+def test_a_model_that_looks_ahead_is_told_how_to_decode() -> None:
+    sizes = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    with pytest.raises(UnsupportedModel, match="both directions") as caught:
+        prepare(source("roberta", **sizes), ExportOptions())  # type: ignore[arg-type]
+    assert "is_decoder" in str(caught.value.hint)

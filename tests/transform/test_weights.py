@@ -19,8 +19,13 @@ from qeff.transform.quiet import quiet_transformers
 from qeff.transform.reference import random_model
 
 SMALL = {
-    "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32,
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32,
 }
 GPT2 = {"vocab_size": 96, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 4}
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
@@ -43,8 +48,13 @@ CONFIGS = {
     "deepseek_v3": lambda: config(
         "deepseek_v3",
         **{**SMALL, **EXPERTS, "num_key_value_heads": 4, "n_routed_experts": 4, "n_group": 2},
-        topk_group=1, first_k_dense_replace=1, kv_lora_rank=16, q_lora_rank=24,
-        qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8,
+        topk_group=1,
+        first_k_dense_replace=1,
+        kv_lora_rank=16,
+        q_lora_rank=24,
+        qk_rope_head_dim=8,
+        qk_nope_head_dim=8,
+        v_head_dim=8,
     ),
 }
 
@@ -120,6 +130,38 @@ def test_names_without_the_base_prefix(tmp_path: Path) -> None:
     check(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("model_type", "settings", "prefix"),
+    [
+        ("bloom", {"vocab_size": 96, "hidden_size": 32, "n_layer": 2, "n_head": 4}, "transformer."),
+        ("llama", SMALL, "model."),
+    ],
+)
+def test_base_models(model_type: str, settings: object, prefix: str, tmp_path: Path) -> None:
+    """A model that was saved without its head, and ties it, has no prefix in its names."""
+    with quiet_transformers():
+        tied = config(model_type, **settings, tie_word_embeddings=True)  # type: ignore[arg-type]
+        random_model(tied).base_model.save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    assert not any(name.startswith(prefix) for name in load_file(path))
+    check(tmp_path)
+
+
+def test_old_names_of_norms(tmp_path: Path) -> None:
+    sizes = {**{k: v for k, v in SMALL.items() if k != "num_key_value_heads"}, "is_decoder": True}
+    with quiet_transformers():
+        random_model(config("bert", **sizes)).save_pretrained(tmp_path)
+
+    def rename(tensors: dict[str, torch.Tensor]) -> None:
+        for name in list(tensors):
+            old = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+            tensors[old.replace("LayerNorm.bias", "LayerNorm.beta")] = tensors.pop(name)
+
+    rewrite(tmp_path, rename)
+    assert "bert.embeddings.LayerNorm.gamma" in load_file(tmp_path / "model.safetensors")
+    check(tmp_path)
+
+
 def test_per_expert_tensors_become_one(tmp_path: Path) -> None:
     names = load_file(save("mixtral", tmp_path) / "model.safetensors")
     assert "model.layers.0.block_sparse_moe.experts.3.w2.weight" in names
@@ -140,7 +182,7 @@ def test_wrong_shape_is_named(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     data = json.loads(path.read_text())
     path.write_text(json.dumps({**data, "intermediate_size": 40}))
-    with pytest.raises(SourceError, match=r"gate_proj\.weight has the shape \[48, 32\]"):
+    with pytest.raises(SourceError, match=r"down_proj\.weight has the shape \[32, 48\]"):
         prepare(open_source(tmp_path), ExportOptions())
 
 

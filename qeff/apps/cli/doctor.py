@@ -17,7 +17,7 @@ from qeff.core.options import TARGETS
 
 HELP = "show what this machine offers each target, and what is missing"
 
-_BUILD = ("torch", "transformers", "onnx", "onnx-ir", "safetensors", "huggingface-hub", "gguf")
+_BUILD = ("torch", "transformers", "onnx", "onnx-ir", "safetensors", "huggingface-hub")
 _GET_BUILD = "pip install 'qeff[build]'"
 
 
@@ -82,7 +82,10 @@ def _build_verdict(found: dict[str, str | None]) -> Verdict:
     if lacking:
         what = f"missing: {', '.join(lacking)}; containers can be run, not made"
         return Verdict(False, what, _GET_BUILD)
-    return Verdict(True, f"torch {found['torch']}, transformers {found['transformers']}")
+    what = f"torch {found['torch']}, transformers {found['transformers']}"
+    if found["gguf"] is None:
+        return Verdict(True, f"{what}; without gguf, from safetensors only", "pip install gguf")
+    return Verdict(True, what)
 
 
 def lines(facts: dict[str, Any]) -> list[str]:

@@ -92,6 +92,7 @@ def report(
                 "prompt": prompt,
                 "text": result.text,
                 "token_ids": list(result.token_ids),
+                "prompt_token_ids": list(result.prompt),
                 "num_prompt_tokens": len(result.prompt),
                 "num_tokens": len(result.token_ids),
                 "finish": str(result.finish),

@@ -145,6 +145,7 @@ EVALUATE: dict[str, Evaluate] = {
     "Cos": _unary(np.cos),
     "Log": _unary(np.log),
     "Sin": _unary(np.sin),
+    "Softplus": _unary(lambda x: np.logaddexp(x, 0)),
     "Tanh": _unary(np.tanh),
     "Max": _binary(np.maximum),
     "Min": _binary(np.minimum),

@@ -194,6 +194,12 @@ def _log1p(e: Emitter, node: Node) -> ir.Value:
     return e.op("Log", [more], node=node)
 
 
+@rule(aten.expm1.default)
+def _expm1(e: Emitter, node: Node) -> ir.Value:
+    power = e.op("Exp", [e.value(node.args[0])])
+    return e.op("Sub", [power, e.scalar(1.0, e.dtype(node))], node=node)
+
+
 @rule(aten.log2.default)
 def _log2(e: Emitter, node: Node) -> ir.Value:
     dtype = e.dtype(node)
@@ -250,6 +256,18 @@ def _clamp(e: Emitter, node: Node) -> ir.Value:
     while limits and limits[-1] is None:
         limits.pop()
     return e.op("Clip", [e.tensor(node.args[0], dtype), *limits], node=node)
+
+
+@rule(aten.clamp.Tensor, aten.clamp_min.Tensor, aten.clamp_max.Tensor)
+def _clamp_by_tensor(e: Emitter, node: Node) -> ir.Value:
+    low, high = arg(node, 1, "min"), arg(node, 2, "max")
+    if node.target is aten.clamp_max.Tensor:
+        low, high = None, node.args[1]
+    out = e.tensor(node.args[0], e.dtype(node))
+    for op_type, limit in (("Max", low), ("Min", high)):
+        if limit is not None:
+            out = e.op(op_type, [out, e.tensor(limit, e.dtype(node))])
+    return out
 
 
 @rule(aten.nan_to_num.default)

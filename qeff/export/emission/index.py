@@ -10,9 +10,9 @@ import torch
 
 from qeff.core.errors import UnsupportedModel
 from qeff.export.emission.table import arg, aten, overloads, rule
-from qeff.export.emitter import Emitter, scope_of
+from qeff.export.emitter import DTYPES, Emitter, scope_of
 from qeff.export.fxnode import Node
-from qeff.export.infer import broadcast
+from qeff.export.infer import Kind, broadcast
 
 
 @rule(aten.embedding.default)
@@ -85,6 +85,8 @@ def _places(e: Emitter, given: list[Any]) -> ir.Value:
 @rule(aten.index_put.default, *overloads("index_put_", "default"))
 def _index_put(e: Emitter, node: Node) -> ir.Value:
     x, places, updates = node.args[:3]
+    if _fills_by_mask(e, places, updates):
+        return _fill_by_mask(e, node)
     if any(place is None or e.dtype(place) == torch.bool for place in places):
         raise UnsupportedModel(f"{scope_of(node) or 'the model'} writes through a mask")
     where = _places(e, list(places))
@@ -95,6 +97,22 @@ def _index_put(e: Emitter, node: Node) -> ir.Value:
     reduction = "add" if arg(node, 3, "accumulate", False) else "none"
     inputs = [e.tensor(x, e.dtype(node)), where, values]
     return e.op("ScatterND", inputs, {"reduction": reduction}, node=node)
+
+
+def _fills_by_mask(e: Emitter, places: Any, updates: Any) -> bool:
+    """Whether one mask says where one number goes: then no size depends on values."""
+    is_mask = len(places) == 1 and places[0] is not None and e.dtype(places[0]) == torch.bool
+    return is_mask and updates.meta["val"].numel() == 1
+
+
+def _fill_by_mask(e: Emitter, node: Node) -> ir.Value:
+    x, (mask,), updates = node.args[:3]
+    dtype, where = e.dtype(node), e.value(mask)
+    rank = len(e.kind(mask).dims)
+    rest = list(range(rank, len(e.kind(node).dims)))
+    where = e.build.unsqueeze(where, rest) if rest else where
+    number = e.build.reshape(e.tensor(updates, dtype), Kind(DTYPES[dtype], ()))
+    return e.op("Where", [where, number, e.tensor(x, dtype)], node=node)
 
 
 @rule(aten.one_hot.default)

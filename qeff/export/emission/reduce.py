@@ -42,9 +42,12 @@ for _targets, _op in (
 @rule(aten.linalg_vector_norm.default)
 def _vector_norm(e: Emitter, node: Node) -> ir.Value:
     order, axes, keep = arg(node, 1, "ord", 2), arg(node, 2, "dim"), arg(node, 3, "keepdim", False)
-    op_type = {1: "ReduceL1", 2: "ReduceL2"}[int(order)]
-    inputs = [e.value(node.args[0]), *([e.build.const(list(axes))] if axes else [])]
-    return e.op(op_type, inputs, {"keepdims": int(bool(keep))}, node=node)
+    assert order in (1, 2), f"a norm of order {order}"
+    x, where = e.value(node.args[0]), [e.build.const(list(axes))] if axes else []
+    attrs = {"keepdims": int(bool(keep))}
+    if order == 1:
+        return e.op("ReduceSum", [e.op("Abs", [x]), *where], attrs, node=node)
+    return e.op("ReduceL2", [x, *where], attrs, node=node)
 
 
 @rule(*overloads("std", "dim", "correction"), *overloads("var", "dim", "correction"))

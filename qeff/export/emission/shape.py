@@ -109,7 +109,10 @@ def _slice_scatter(e: Emitter, node: Node) -> ir.Value:
     if start == 0 and e.build.kind(part).dims[axis] == size:
         return part
     assert size.is_Integer, "a part of an axis of unknown size is overwritten"
+    step = arg(node, 5, "step", 1)
     first, last, _ = slice(start, stop).indices(int(size))
+    if step != 1:
+        return _mixed(e, node, part, range(first, last, step))
     pieces = [part]
     if first > 0:
         pieces.insert(0, _piece(e, e.value(x), axis, 0, first))
@@ -118,11 +121,38 @@ def _slice_scatter(e: Emitter, node: Node) -> ir.Value:
     return e.op("Concat", pieces, {"axis": axis}, node=node)
 
 
+def _mixed(e: Emitter, node: Node, part: ir.Value, places: range) -> ir.Value:
+    """The node's first argument with rows of ``part`` at some places: one list, then a choice."""
+    axis = arg(node, 2, "dim", 0) % len(e.kind(node).dims)
+    size = int(e.kind(node).dims[axis])
+    rows = list(range(size))
+    for i, place in enumerate(places):
+        rows[place] = size + i
+    both = e.op("Concat", [e.value(node.args[0]), part], {"axis": axis})
+    return e.op("Gather", [both, e.build.const(rows)], {"axis": axis}, node=node)
+
+
 def _piece(e: Emitter, x: ir.Value, axis: int, start: int, stop: int) -> ir.Value:
     kind = e.build.kind(x)
     dims = (*kind.dims[:axis], sympy.Integer(stop - start), *kind.dims[axis + 1 :])
     places = [e.build.const([i]) for i in (start, stop, axis)]
     return e.build.op("Slice", [x, *places], kind=Kind(kind.dtype, dims))
+
+
+@rule(aten.select_scatter.default)
+def _select_scatter(e: Emitter, node: Node) -> ir.Value:
+    x, source, axis, place = node.args
+    dims = e.kind(node).dims
+    axis %= len(dims)
+    assert dims[axis].is_Integer, "a row of an axis of unknown size is overwritten"
+    size = int(dims[axis])
+    place %= size
+    pieces = [e.build.unsqueeze(e.tensor(source, e.dtype(node)), [axis])]
+    if place > 0:
+        pieces.insert(0, _piece(e, e.value(x), axis, 0, place))
+    if place + 1 < size:
+        pieces.append(_piece(e, e.value(x), axis, place + 1, size))
+    return e.op("Concat", pieces, {"axis": axis}, node=node)
 
 
 @rule(aten.select.int)
@@ -133,7 +163,7 @@ def _select(e: Emitter, node: Node) -> ir.Value:
     return e.op("Gather", [e.value(x), where], {"axis": axis}, node=node)
 
 
-@rule(aten.cat.default)
+@rule(aten.cat.default, aten.concat.default)
 def _cat(e: Emitter, node: Node) -> ir.Value:
     parts = [a for a in node.args[0] if tuple(a.meta["val"].shape) != (0,)]
     values = [e.tensor(a, e.dtype(node)) for a in parts]
