@@ -189,11 +189,17 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "dbrx": (
         "dbrx",
         {
-            **{"vocab_size": 128, "d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 64},
+            "vocab_size": 128,
+            "d_model": 64,
+            "n_heads": 4,
+            "n_layers": 2,
+            "max_seq_len": 64,
             "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 2.0},
             "ffn_config": {
-                **{"hidden_size": 64, "ffn_hidden_size": 32},
-                **{"moe_num_experts": 4, "moe_top_k": 2},
+                "hidden_size": 64,
+                "ffn_hidden_size": 32,
+                "moe_num_experts": 4,
+                "moe_top_k": 2,
             },
         },
     ),
@@ -202,8 +208,12 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_neo": (
         "gpt_neo",
         {
-            **{"vocab_size": 128, "hidden_size": 64, "num_layers": 2, "num_heads": 4},
-            **{"max_position_embeddings": 64, "window_size": 4},
+            "vocab_size": 128,
+            "hidden_size": 64,
+            "num_layers": 2,
+            "num_heads": 4,
+            "max_position_embeddings": 64,
+            "window_size": 4,
             "attention_types": [[["global", "local"], 1]],
         },
     ),
@@ -211,7 +221,10 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "longcat_flash": _usual(
         "longcat_flash",
         **{**_LATENT, "num_layers": 2, "ffn_hidden_size": 96, "expert_ffn_hidden_size": 32},
-        **{"n_routed_experts": 4, "zero_expert_num": 2, "moe_topk": 2, "head_dim": 8},
+        n_routed_experts=4,
+        zero_expert_num=2,
+        moe_topk=2,
+        head_dim=8,
     ),
     "phimoe": _usual("phimoe", num_local_experts=4, num_experts_per_tok=2),
 }

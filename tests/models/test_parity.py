@@ -7,9 +7,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from architectures import ROWS, tiny_config
 from ladder import climb
+from transformers import AutoConfig
+
+from qeff.core.options import ExportOptions
+from qeff.export.exporter import draw
+from qeff.export.parity import GraphRunner
+from qeff.export.standalone import materialize
+from qeff.transform.reference import make_twin
 
 MAX_ABS_ERROR = 1e-4
 # What the graph of a row must be made of, besides plain attention.
@@ -50,3 +58,21 @@ def test_continuous(row: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("row", ["llama-tied", "gpt2", "bloom", "gemma3n_text"])
 def test_row_is_slot(row: str, tmp_path: Path) -> None:
     check(row, tmp_path, continuous=False)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_mask_made_from_values(seed: int, tmp_path: Path) -> None:
+    """Only the graph can say such a mask; more keys than it keeps, so that some are dropped.
+
+    No token comes twice: equal tokens have equal entries, and which of them stays is left open.
+    """
+    config = AutoConfig.for_model("doge", **ROWS["llama"][1], keep_window_size=6)
+    reference = make_twin(config, tmp_path / "checkpoint", ExportOptions())
+    assert reference.prepared is not None
+    graph = draw(reference.prepared)
+    runner = GraphRunner(materialize(graph, tmp_path / "standalone"), graph)
+    steps = [[5, 1, 1, 3], [9, 1, 1, 3]]
+    draws = np.random.default_rng(seed)
+    rows = [(3 + draws.permutation(120)[: sum(lens)]).tolist() for lens in steps]
+    for row, lens, got in zip(rows, steps, runner.run(rows, steps), strict=True):
+        assert np.abs(got - reference.logits(row, lens)).max() <= MAX_ABS_ERROR

@@ -20,9 +20,15 @@ from qeff.transform.reference import random_model
 from qeff.transform.trace import CallForm, Decoder, Trace
 
 SMALL = {
-    "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 3,
-    "num_local_experts": 4, "num_experts_per_tok": 2,
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "sliding_window": 3,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
 }
 REGISTRIES = (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS, ALL_EXPERTS_FUNCTIONS)
 

@@ -68,7 +68,7 @@ def test_a_config_file_may_hold_infinity(tmp_path: Path) -> None:
     AutoConfig.for_model("falcon_h1", **SMALL).save_pretrained(tmp_path)
     text = (tmp_path / "config.json").read_text()
     assert "Infinity" in text
-    with pytest.raises(UnsupportedModel, match="layer 0 .*hybrid"):
+    with pytest.raises(UnsupportedModel, match=r"layer 0 .*hybrid"):
         prepare(Headers(json.loads(text)), ExportOptions())  # type: ignore[arg-type]
 
 
