@@ -21,21 +21,27 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_SECONDS = 300
-# A default config that no model can be built from gets what is missing.
-COMPLETED = {
-    "deepseek_v2": {"num_experts_per_tok": 2, "n_routed_experts": 4, "n_group": 2},
-    "dots1": {"n_routed_experts": 4},
-    "xlnet": {"d_head": 16},
+# Where the default config cannot be built, or cannot be shrunk: what to say besides usual sizes.
+_GROUPS = {"n_group": 1, "topk_group": 1, "n_routed_experts": 4, "num_experts_per_tok": 2}
+SPELLED_OUT: dict[str, dict] = {
+    "deepseek_v2": {**_GROUPS, "num_key_value_heads": 4, "moe_intermediate_size": 32},
+    "dots1": {**_GROUPS, "n_shared_experts": 1, "moe_intermediate_size": 32},
+    "hrm_text": {},
 }
 
 
 def small_config(model_type: str):
     """A config of this type that a decoder can be built from in a moment."""
+    from architectures import ROWS, USUAL, tiny_config
     from transformers import AutoConfig
 
     from qeff.transform.shrink import shrink
 
-    config = AutoConfig.for_model(model_type, **COMPLETED.get(model_type, {}))
+    if model_type in ROWS:
+        return tiny_config(model_type)
+    if model_type in SPELLED_OUT:
+        return AutoConfig.for_model(model_type, **{**USUAL, **SPELLED_OUT[model_type]})
+    config = AutoConfig.for_model(model_type)
     if getattr(config, "is_decoder", None) is False and not config.is_encoder_decoder:
         config.is_decoder = True  # an encoder that can serve as a decoder
     return shrink(config)

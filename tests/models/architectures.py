@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import AutoConfig, PreTrainedConfig
 
-_USUAL = {
+USUAL = {
     "vocab_size": 128,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -68,7 +68,7 @@ _LATENT = {
 
 
 def _usual(model_type: str, **settings: Any) -> tuple[str, dict[str, Any]]:
-    return model_type, {**_USUAL, **settings}
+    return model_type, {**USUAL, **settings}
 
 
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -203,8 +203,8 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
-    "emu3": ("emu3", {"text_config": _USUAL}),
-    "gemma3": ("gemma3", {"text_config": {**_USUAL, "head_dim": 16, "sliding_window": 4}}),
+    "emu3": ("emu3", {"text_config": USUAL}),
+    "gemma3": ("gemma3", {"text_config": {**USUAL, "head_dim": 16, "sliding_window": 4}}),
     "gpt_neo": (
         "gpt_neo",
         {

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import transformers
 from architectures import ROWS, tiny_config
 from ladder import climb
+from packaging.version import Version
 from transformers import AutoConfig
 
 from qeff.core.options import ExportOptions
@@ -34,6 +36,12 @@ OPS = {
 }
 
 
+# In transformers 5.17 the eager model itself is wrong or does not run: masks that look ahead in a
+# decoder, a sum with None, a rotation table of no entries. Later releases have it right.
+WRONG_IN_OLD_TRANSFORMERS = {"big_bird", "roformer", "git", "cohere_compass_text"}
+IS_OLD = Version(transformers.__version__) < Version("5.22")
+
+
 def check(row: str, folder: Path, *, continuous: bool) -> None:
     ladder = climb(tiny_config(row), folder, continuous=continuous)
     for found in (ladder.onnx, ladder.program):
@@ -52,6 +60,8 @@ def check(row: str, folder: Path, *, continuous: bool) -> None:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_continuous(row: str, tmp_path: Path) -> None:
+    if IS_OLD and row in WRONG_IN_OLD_TRANSFORMERS:
+        pytest.skip("eager itself is wrong in this release of transformers")
     check(row, tmp_path, continuous=True)
 
 
