@@ -109,5 +109,7 @@ def _load(source: Source, options: ExportOptions) -> Any:
     if source.gguf_file is not None:
         folder = source.gguf_file.parent
         known["gguf_file"] = source.gguf_file.name
+        # Without it transformers walks through the file's whole vocabulary once more.
+        known["config"] = read_config(source, trust_remote_code=options.trust_remote_code)
     assert folder is not None, "only a source with files is loaded"
     return AutoModelForCausalLM.from_pretrained(folder, **known).eval()
