@@ -8,11 +8,11 @@ and an error.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from qeff.compile.specialize import DEFAULT_NUM_CORES
+from qeff.compile.targets import available_targets
 from qeff.core.env import qnn_sdk_root
 from qeff.core.errors import CompileError, OptionTypeError, nearest, unknown_name
 from qeff.core.options import TARGETS, CompileOptions
@@ -68,15 +68,6 @@ UNNEEDED = (
     "qaic_config",
     "use_onnx_subfunctions",
 )
-
-
-def available_targets() -> tuple[str, ...]:
-    """The targets that this release can compile for, told without loading any of them."""
-    return tuple(name for name in TARGETS if _has_lowering(f"qeff.backends.{name}"))
-
-
-def _has_lowering(package: str) -> bool:
-    return find_spec(package) is not None and find_spec(f"{package}.lower") is not None
 
 
 def given_options(options: Mapping[str, Any], parameters: Iterable[str] = ()) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 __all__ = ["available_targets", "compile_graph", "container_folder", "graph_folder"]
 
 _HOMES = {
-    "available_targets": "lowering",
+    "available_targets": "targets",
     "compile_graph": "compiler",
     "container_folder": "artifacts",
     "graph_folder": "artifacts",

@@ -7,15 +7,16 @@ time while the weights file is written, so memory does not grow with the model.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module, util
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from qeff.compile.targets import available_targets, has_lowering
 from qeff.container.manifest import Port
 from qeff.container.weights import Entry, WeightGroup, WeightSpec, lay_out
 from qeff.core.errors import CompileError
-from qeff.core.options import TARGETS, CompileOptions
+from qeff.core.options import CompileOptions
 
 if TYPE_CHECKING:
     from qeff.export.artifact import Graph
@@ -73,22 +74,12 @@ class Lower(Protocol):
     def __call__(self, graph: Graph, options: CompileOptions, out: SectionWriter) -> None: ...
 
 
-def available_targets() -> list[str]:
-    """The targets that this release can compile for."""
-    return [name for name in TARGETS if _has_lowering(name)]
-
-
 def find_lowering(target: str) -> Lower:
     """The target's ``lower``, or an error that lists the targets there are."""
-    if not _has_lowering(target):
+    if not has_lowering(target):
         raise CompileError(
             f"this release cannot compile for the target {target!r}",
             f"available: {', '.join(available_targets())}",
         )
     lower: Lower = import_module(f"qeff.backends.{target}.lower").lower
     return lower
-
-
-def _has_lowering(target: str) -> bool:
-    package = f"qeff.backends.{target}"
-    return util.find_spec(package) is not None and util.find_spec(f"{package}.lower") is not None

@@ -13,6 +13,7 @@ from typing import Any
 from qeff.apps import machine, vendor
 from qeff.apps.terminal.parser import Parser
 from qeff.apps.terminal.screen import amount
+from qeff.compile.targets import available_targets
 from qeff.core.options import TARGETS
 
 HELP = "show what this machine offers each target, and what is missing"
@@ -61,7 +62,7 @@ def look() -> dict[str, Any]:
 def verdict(target: str, found: dict[str, str | None], gpus: list[str]) -> Verdict:
     """What a target can do here."""
     why = vendor.missing(target)
-    if target not in vendor.available_targets():
+    if target not in available_targets():
         return Verdict(False, "not part of this release" + (f"; {why}" if why else ""))
     if why:
         return Verdict(False, why, "install the vendor's SDK")
