@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qeff._version import __version__
+from qeff.apps.build_version import build_version
 from qeff.apps.pipeline import (
     Ref,
     cached_container,
@@ -39,7 +39,7 @@ def export_onnx(
 ) -> Path:
     """The ONNX file of a model, found or made; ``out`` keeps it outside the cache."""
     location = located(ref, progress)
-    cached = graph_folder(location.name, location.content_hash(), options, __version__)
+    cached = graph_folder(location.name, location.content_hash(), options, build_version())
     folder = out.absolute() if out else cached.with_name(f"onnx-{cached.name.rsplit('-', 1)[1]}")
     record = _record(location, options)
     if _has_export(folder, record):

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qeff._version import __version__
+from qeff.apps.build_version import build_version
 from qeff.apps.staging import draft_folder, publish
 from qeff.compile.artifacts import container_folder, graph_folder
 from qeff.core.errors import ContainerError, QeffError, ResourceError
@@ -63,7 +63,7 @@ def graph_of(
     """The graph of an opened checkpoint, from the cache when it is there."""
     from qeff.export.artifact import Graph
 
-    folder = graph_folder(location.name, location.content_hash(), options, __version__)
+    folder = graph_folder(location.name, location.content_hash(), options, build_version())
     if folder.is_dir():
         try:
             return Graph.load(folder, source.tensors)
@@ -85,7 +85,7 @@ def cached_container(
 ) -> Path:
     """Where the cache keeps the container of a model with these options."""
     return container_folder(
-        location.name, location.content_hash(), export_options, options, __version__
+        location.name, location.content_hash(), export_options, options, build_version()
     )
 
 
@@ -122,7 +122,7 @@ def provenance_of(location: Location, options: ExportOptions) -> dict[str, Any]:
             "sha256": location.content_hash(),
         },
         "export": asdict(options),
-        "qeff": __version__,
+        "qeff": build_version(),
     }
 
 
