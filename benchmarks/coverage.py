@@ -55,13 +55,21 @@ def measure(model_type: str) -> dict:
     from transformers.utils import logging
 
     from qeff.core.errors import QeffError
+    from qeff.transform.reference import random_model
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     row: dict = {"model_type": model_type}
     try:
+        config = small_config(model_type)
+        random_model(config)
+    except Exception as error:  # whatever the model's own code says
+        reason = str(error).strip().splitlines()
+        row["unbuilt"] = f"{type(error).__name__}: {reason[-1].strip() if reason else ''}"[:150]
+        return row
+    try:
         with tempfile.TemporaryDirectory() as folder:
-            found = climb(small_config(model_type), Path(folder))
+            found = climb(config, Path(folder))
         assert found.program is not None
         row |= {
             "onnx_error": found.onnx.max_abs_error,
@@ -99,6 +107,8 @@ def verdict(row: dict) -> str:
         return f"yes, {max(row['onnx_error'], row['program_error']):.1e}"
     if "passed" in row:
         return f"differs by {max(row['onnx_error'], row['program_error']):.1e}"
+    if "unbuilt" in row:
+        return f"transformers builds no small model of it here: {row['unbuilt']}"
     return f"refused: {row['refused']}" if "refused" in row else f"failed: {row['failed']}"
 
 
