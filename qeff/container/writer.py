@@ -1,20 +1,15 @@
 """Write a container so that it is there whole or not at all.
 
-Everything goes into a hidden folder beside the target, is flushed to disk, and is renamed into
-place last. The hidden folder is locked while its process lives; one without a living owner is
-swept away by a later run. Two processes that write the same container both succeed, and one result
-stays.
+Everything goes into an unfinished folder (``core/atomic_folder.py``), is hashed on the way, and is
+put in place last. A sound container that is equal is kept; a folder that is no container is left
+alone.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import os
-import secrets
-import shutil
 from collections.abc import Iterator, Sequence
 from io import FileIO
 from pathlib import Path
@@ -34,12 +29,11 @@ from qeff.container.format import (
 from qeff.container.manifest import FileEntry, Manifest
 from qeff.container.reader import MEMO_BYTES, Container
 from qeff.container.weights import Layout, WeightGroup, lay_out
-from qeff.core.errors import ContainerError, ResourceError, UsageError
+from qeff.core.atomic_folder import claim, disk_errors, put_in_place, release
+from qeff.core.errors import ContainerError, UsageError
 from qeff.core.progress import Event, Progress, silent
 
-SUFFIX = ".qeff-unfinished"
 _OURS = (MANIFEST, CERTIFICATE, SPECIALIZATIONS)
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class ContainerWriter:
@@ -48,11 +42,9 @@ class ContainerWriter:
     def __init__(self, out: Path) -> None:
         self.out = out.absolute()
         self._files: dict[str, FileEntry] = {}
-        with _disk_errors(self.out):
-            self.out.parent.mkdir(parents=True, exist_ok=True)
-            sweep(self.out.parent)
+        with disk_errors(self.out):
             _check_replaceable(self.out)
-            self._folder, self._lock = _claim(self.out)
+            self._folder, self._lock = claim(self.out)
 
     def __enter__(self) -> ContainerWriter:
         return self
@@ -63,8 +55,7 @@ class ContainerWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
-        os.close(self._lock)
+        release(self._folder, self._lock)
 
     @property
     def files(self) -> dict[str, FileEntry]:
@@ -102,10 +93,8 @@ class ContainerWriter:
             "the manifest lists other files than were written"
         )
         self.write_bytes(MANIFEST, manifest.encode())
-        with _disk_errors(self.out):
-            _sync_folder(self._folder)
-            _put_in_place(self._folder, self.out)
-            _sync_folder(self.out.parent)
+        with disk_errors(self.out):
+            put_in_place(self._folder, self.out, lambda: _is_kept(self._folder, self.out))
         for name, entry in manifest.files.items():
             if entry.size > MEMO_BYTES:
                 verified.remember(self.out / name, entry.sha256)
@@ -114,13 +103,13 @@ class ContainerWriter:
     @contextlib.contextmanager
     def _create(self, name: str) -> Iterator[_Sink]:
         assert is_file_name(name) and name not in self._files, f"bad or repeated file name {name!r}"
-        with _disk_errors(self.out):
+        with disk_errors(self.out):
             # Unbuffered: a full disk shows at the write, and closing has nothing left to fail on.
             file = (self._folder / name).open("xb", buffering=0)
         with file:
             sink = _Sink(file, self.out)
             yield sink
-            with _disk_errors(self.out):
+            with disk_errors(self.out):
                 os.fsync(file.fileno())
         if name != MANIFEST:
             self._files[name] = FileEntry(sink.num_bytes, sink.digest.hexdigest())
@@ -137,58 +126,11 @@ class _Sink:
 
     def write(self, data: bytes | memoryview) -> None:
         rest = memoryview(data)
-        with _disk_errors(self._out):
+        with disk_errors(self._out):
             while rest:
                 rest = rest[self._file.write(rest) :]
         self.digest.update(data)
         self.num_bytes += len(data)
-
-
-def sweep(parent: Path) -> None:
-    """Remove the unfinished folders whose processes have died."""
-    for folder in parent.glob(f".*{SUFFIX}"):
-        with contextlib.suppress(OSError):
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(lock)
-
-
-def _claim(out: Path) -> tuple[Path, int]:
-    """Make a locked hidden folder beside ``out``; again, if a sweep took it before the lock."""
-    while True:
-        folder = out.with_name(f".{out.name}.{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}")
-        folder.mkdir()
-        try:
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:
-            continue
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if folder.exists():
-                return folder, lock
-        os.close(lock)
-
-
-def _put_in_place(folder: Path, out: Path) -> None:
-    """Rename ``folder`` to ``out``, unless an equal sound container is there already."""
-    while True:
-        try:
-            folder.rename(out)
-            return
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                raise
-        _check_replaceable(out)
-        if _is_equal(folder, out):
-            return
-        # Another process may do the same at this moment; whoever finds it gone just tries again.
-        grave = out.with_name(f".{out.name}.{secrets.token_hex(4)}{SUFFIX}")
-        with contextlib.suppress(FileNotFoundError):
-            out.rename(grave)
-            shutil.rmtree(grave, ignore_errors=True)
 
 
 def _check_replaceable(out: Path) -> None:
@@ -206,7 +148,9 @@ def _check_replaceable(out: Path) -> None:
         )
 
 
-def _is_equal(folder: Path, out: Path) -> bool:
+def _is_kept(folder: Path, out: Path) -> bool:
+    """Whether an equal sound container is there already."""
+    _check_replaceable(out)
     try:
         if (out / MANIFEST).read_bytes() != (folder / MANIFEST).read_bytes():
             return False
@@ -230,27 +174,3 @@ def _pieces(array: np.ndarray) -> Iterator[memoryview]:
             yield from _pieces(part[0])
         else:
             yield np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-@contextlib.contextmanager
-def _disk_errors(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _FULL:
-            raise ResourceError(
-                f"the disk is full: {out} could not be written",
-                "free some space, or set QEFF_HOME to a folder on another disk",
-            ) from error
-        raise ResourceError(
-            f"cannot write {out}: {error.strerror or error}",
-            "check that the folder may be written, or set QEFF_HOME to another one",
-        ) from error
