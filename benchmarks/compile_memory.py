@@ -4,7 +4,7 @@ Prints, for each precision, the bytes of the checkpoint and of the container, th
 how much the peak of resident memory (mapped pages included) grew over that before the compile.
 Exits with 1 when it grew by more than 200 MB over the largest tensor.
 
-    python benchmarks/compile_memory.py [--layers 24] [--precision fp32 int4]
+    python benchmarks/compile_memory.py [--target cpu] [--layers 24] [--precision fp32 int4]
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def write_checkpoint(path: Path, num_layers: int) -> None:
 
 
 def build_graph(path: Path, num_layers: int) -> Graph:
-    """Make x → x + down(up(x)), layer by layer; weights point into the checkpoint."""
+    """Make x → x + down(up(x)) of each token; weights point into the checkpoint."""
     nodes: list[ir.Node] = []
     weights: list[ir.Value] = []
 
@@ -76,24 +76,37 @@ def build_graph(path: Path, num_layers: int) -> Graph:
         turned = add("Transpose", [cast], [cols, rows], perm=[1, 0])
         return add("MatMul", [x, turned], ["batch_size", "seq_len", rows])
 
-    x = ir.Value(
-        name="x", shape=ir.Shape(["batch_size", "seq_len", WIDTH]), type=ir.TensorType(F32)
+    tokens, positions = (
+        ir.Value(
+            name=name,
+            shape=ir.Shape(["batch_size", "seq_len"]),
+            type=ir.TensorType(ir.DataType.INT64),
+        )
+        for name in ("input_ids", "position_ids")
     )
-    y = x
+    rows = ir.tensor(np.ones((4, WIDTH), np.float32), name="table")
+    table = ir.Value(name="table", shape=rows.shape, type=ir.TensorType(F32), const_value=rows)
+    y = add("Gather", [table, tokens], ["batch_size", "seq_len", WIDTH])
     for _ in range(num_layers):
         inner = product(y, INNER, WIDTH)
         y = add("Add", [y, product(inner, WIDTH, INNER)], ["batch_size", "seq_len", WIDTH])
     y.name = "logits"
-    graph = ir.Graph([x], [y], nodes=nodes, initializers=weights, opset_imports={"": 24})
+    graph = ir.Graph(
+        [tokens, positions],
+        [y],
+        nodes=nodes,
+        initializers=[table, *weights],
+        opset_imports={"": 24},
+    )
     spec = ModelSpec("stack", "Stack", "stack", WIDTH, num_layers, 0, None, ())
     return Graph(ir.Model(graph, ir_version=11), spec, ExportOptions(), {})
 
 
-def measure(folder: Path, num_layers: int, precision: str) -> int:
+def measure(folder: Path, num_layers: int, target: str, precision: str) -> int:
     """Compile in this process, print one line, return the exit code."""
     graph = build_graph(folder / "checkpoint.bin", num_layers)
     before, start = peak_bytes(), time.perf_counter()
-    options = CompileOptions(precision=precision)
+    options = CompileOptions(target=target, precision=precision)
     out = compile_graph(graph, options, text_files={}, provenance={}, out=folder / precision)
     seconds = time.perf_counter() - start
     grown = peak_bytes() - before
@@ -101,7 +114,7 @@ def measure(folder: Path, num_layers: int, precision: str) -> int:
     source = (folder / "checkpoint.bin").stat().st_size
     made = sum(item.stat().st_size for item in out.iterdir())
     print(
-        f"{precision}: checkpoint {source / 1e6:.0f} MB, container {made / 1e6:.0f} MB, "
+        f"{target} {precision}: checkpoint {source / 1e6:.0f} MB, container {made / 1e6:.0f} MB, "
         f"{seconds:.1f} s, "
         f"peak grew by {grown / 1e6:.0f} MB, the largest tensor has {largest / 1e6:.0f} MB"
     )
@@ -111,15 +124,17 @@ def measure(folder: Path, num_layers: int, precision: str) -> int:
 def main() -> int:
     """Write the checkpoint once, then measure every precision in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", choices=("cpu", "ort"), default="cpu")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--precision", nargs="+", default=["fp32", "fp16", "int8", "int4"])
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.folder is not None:
-        return measure(args.folder, args.layers, args.precision[0])
+        return measure(args.folder, args.layers, args.target, args.precision[0])
     with tempfile.TemporaryDirectory() as folder:
         write_checkpoint(Path(folder) / "checkpoint.bin", args.layers)
         base = [sys.executable, __file__, "--folder", folder, "--layers", str(args.layers)]
+        base += ["--target", args.target]
         codes = [
             subprocess.run([*base, "--precision", precision], check=False).returncode
             for precision in args.precision

@@ -29,6 +29,7 @@ _PARAMETERS = (
     "target",
     "precision",
     "kv_precision",
+    "precision_overrides",
     "prefill_seq_len",
     "ctx_len",
     "batch_size",
@@ -152,6 +153,7 @@ class QEFFAutoModelForCausalLM:
         target: str | None = None,
         precision: str | None = None,
         kv_precision: str | None = None,
+        precision_overrides: Mapping[str, str] | None = None,
         prefill_seq_len: int = 32,
         ctx_len: int = 128,
         batch_size: int = 1,
@@ -191,6 +193,7 @@ class QEFFAutoModelForCausalLM:
             kv_precision=combinations.same(
                 kv_precision, "mxint8" if mxint8 else None, "kv_precision"
             ),
+            precision_overrides=tuple((precision_overrides or {}).items()),
             prefill_seq_len=prefill_seq_len,
             ctx_len=ctx_len,
             batch_size=batch_size,

@@ -81,17 +81,20 @@ def compile_onnx(
     if has_container(target, options, provenance):
         return target
 
+    from qeff.apps.probe import make_probe
     from qeff.compile.compiler import compile_graph
     from qeff.export.artifact import Graph
 
     source = opened(location)
+    graph, text_files = Graph.load(folder, source.tensors), source.text_files()
     return compile_graph(
-        Graph.load(folder, source.tensors),
+        graph,
         options,
-        text_files=source.text_files(),
+        text_files=text_files,
         provenance=provenance,
         out=target,
         progress=progress,
+        probe=make_probe(text_files, graph.spec.vocab_size, options.ctx_len),
     )
 
 

@@ -44,16 +44,20 @@ def build(
         log.info("the container is there: %s", folder)
         return folder
 
+    from qeff.apps.probe import make_probe
     from qeff.compile.compiler import compile_graph
 
     source = opened(location)
+    graph = graph_of(source, location, export_options, progress)
+    text_files = source.text_files()
     return compile_graph(
-        graph_of(source, location, export_options, progress),
+        graph,
         options,
-        text_files=source.text_files(),
+        text_files=text_files,
         provenance=provenance,
         out=folder,
         progress=progress,
+        probe=make_probe(text_files, graph.spec.vocab_size, options.ctx_len),
     )
 
 

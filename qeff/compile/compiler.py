@@ -7,10 +7,12 @@ place at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qeff.compile.lowering import SectionWriter, find_lowering
+from qeff.compile.quality import Probe, measure
 from qeff.compile.specialize import specialise, vendor_files
 from qeff.container.format import CERTIFICATE, encode_json
 from qeff.container.manifest import Manifest
@@ -30,8 +32,12 @@ def compile_graph(
     provenance: Mapping[str, Any],
     out: Path,
     progress: Progress = silent,
+    probe: Probe | None = None,
 ) -> Path:
-    """Write the container for a graph at ``out`` and return its path."""
+    """Write the container for a graph at ``out`` and return its path.
+
+    With a ``probe`` the certificate says how far the container's logits are from the graph's.
+    """
     # 1. What the target makes of the graph: files, and promises of weights.
     progress(Event("lower", unit="stage"))
     section = SectionWriter()
@@ -46,8 +52,6 @@ def compile_graph(
             writer.write_weights(section.groups, progress)
 
         # 3. The certificate, which holds the error of the quantisation, then the manifest.
-        certificate = {"export": dict(graph.certificate), **section.reports()}
-        writer.write_bytes(CERTIFICATE, encode_json(certificate))
         manifest = Manifest(
             model=graph.spec,
             target=options.target,
@@ -59,4 +63,10 @@ def compile_graph(
             provenance=provenance,
             files=writer.files,
         )
-        return writer.commit(manifest)
+        certificate = {"export": dict(graph.certificate), **section.reports()}
+        if probe is not None and set(section.precision.values()) != {"fp32"}:
+            progress(Event("check", unit="stage"))
+            with writer.preview(manifest) as draft:
+                certificate["quality"] = measure(graph, draft, probe)
+        writer.write_bytes(CERTIFICATE, encode_json(certificate))
+        return writer.commit(replace(manifest, files=writer.files))

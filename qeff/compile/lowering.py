@@ -14,7 +14,7 @@ import numpy as np
 
 from qeff.compile.targets import available_targets, has_lowering
 from qeff.container.manifest import Port
-from qeff.container.weights import Entry, WeightGroup, WeightSpec, lay_out
+from qeff.container.weights import ArrayStream, Entry, WeightGroup, WeightSpec, lay_out
 from qeff.core.errors import CompileError
 from qeff.core.options import CompileOptions
 
@@ -43,13 +43,19 @@ class SectionWriter:
         self.files[name] = data
 
     def add_weight(
-        self, name: str, shape: tuple[int, ...], format: str, produce: Callable[[], np.ndarray]
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        format: str,
+        produce: Callable[[], np.ndarray | ArrayStream],
     ) -> None:
         """Promise one tensor; ``produce`` is called once, when its turn comes."""
         self.add_weights([WeightSpec(name, shape, format)], lambda: (produce(),))
 
     def add_weights(
-        self, specs: Sequence[WeightSpec], produce: Callable[[], Sequence[np.ndarray]]
+        self,
+        specs: Sequence[WeightSpec],
+        produce: Callable[[], Sequence[np.ndarray | ArrayStream]],
     ) -> None:
         """Promise several tensors that are computed together."""
         self.groups.append(WeightGroup(tuple(specs), produce))
@@ -72,6 +78,15 @@ class Lower(Protocol):
     """The one function of ``backends/<target>/lower.py``."""
 
     def __call__(self, graph: Graph, options: CompileOptions, out: SectionWriter) -> None: ...
+
+
+def refuse_overrides(options: CompileOptions) -> None:
+    """Raise for a target that has one precision for all matrices."""
+    if options.precision_overrides:
+        raise CompileError(
+            f"the target {options.target} has no precision for single weights",
+            "leave the overrides out, or compile for the target cpu",
+        )
 
 
 def find_lowering(target: str) -> Lower:

@@ -1,15 +1,15 @@
 """The weights file: safetensors, each tensor at a multiple of 64 bytes, header before data.
 
 Shapes and formats are known before any value is, so the header is written first and the values are
-streamed, one tensor in memory at a time. Knows nothing of what the tensors mean. Packed layouts
-are stored as ``u8``.
+streamed, at most one tensor in memory at a time. Knows nothing of what the tensors mean. Packed
+layouts are stored as ``u8``.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,11 +63,20 @@ class WeightSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ArrayStream:
+    """An array that is made while it is written: pieces that follow each other on axis 0."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    pieces: Iterator[np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
 class WeightGroup:
     """Tensors that one computation makes together, such as packed values and their scales."""
 
     specs: tuple[WeightSpec, ...]
-    produce: Callable[[], Sequence[np.ndarray]]
+    produce: Callable[[], Sequence[np.ndarray | ArrayStream]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from qeff.container.format import (
 )
 from qeff.container.manifest import FileEntry, Manifest
 from qeff.container.reader import MEMO_BYTES, Container
-from qeff.container.weights import Layout, WeightGroup, lay_out
+from qeff.container.weights import ArrayStream, Layout, WeightGroup, lay_out
 from qeff.core.atomic_folder import claim, disk_errors, put_in_place, release
 from qeff.core.errors import ContainerError, UsageError
 from qeff.core.progress import Event, Progress, silent
@@ -84,8 +84,22 @@ class ContainerWriter:
                     for piece in _pieces(array):
                         sink.write(piece)
                         progress(Event("pack", sink.num_bytes, layout.num_bytes))
+                    assert sink.num_bytes == starts[spec.name] + spec.num_bytes, (
+                        f"{spec.name} was streamed with another length than its shape says"
+                    )
                 del arrays
         return layout
+
+    @contextlib.contextmanager
+    def preview(self, manifest: Manifest) -> Iterator[Path]:
+        """The draft as a container that can be opened, before it is finished."""
+        path = self._folder / MANIFEST
+        with disk_errors(self.out):
+            path.write_bytes(manifest.encode())
+        try:
+            yield self._folder
+        finally:
+            path.unlink()
 
     def commit(self, manifest: Manifest) -> Path:
         """Flush, write the manifest and rename into place; an equal sound container is kept."""
@@ -160,8 +174,12 @@ def _is_kept(folder: Path, out: Path) -> bool:
     return True
 
 
-def _pieces(array: np.ndarray) -> Iterator[memoryview]:
+def _pieces(array: np.ndarray | ArrayStream) -> Iterator[memoryview]:
     """The bytes of an array in row order, some megabytes at a time, so no view is copied whole."""
+    if isinstance(array, ArrayStream):
+        for part in array.pieces:
+            yield from _pieces(part)
+        return
     if array.ndim == 0 or array.nbytes <= CHUNK_BYTES:
         if array.nbytes:
             yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

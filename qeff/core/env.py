@@ -13,6 +13,7 @@ VARIABLES = {
     "QEFF_HOME": "cache root; default $XDG_CACHE_HOME/qeff_cache, else ~/.cache/qeff_cache",
     "XDG_CACHE_HOME": "parent of the cache root when QEFF_HOME is not set",
     "QEFF_HUB_TIMEOUT": "seconds to wait for the model hub before giving it up; default 5",
+    "QEFF_ISA": "instruction set of the native engine; read by the engine itself; default the best",
     "NO_COLOR": "any value turns colour off",
     "QNN_SDK_ROOT": "where Qualcomm's QNN SDK is installed",
 }

@@ -81,7 +81,10 @@ _ALL = (
     Format("iq4_xs", 256, 136),
     Format("tq1_0", 256, 54),
     Format("tq2_0", 256, 66),
+    # OCP MX formats: elements, and a scale of one byte for each block.
     Format("mxfp4", 32, 17),
+    Format("mxfp6", 32, 25),
+    Format("mxfp8", 32, 33),
 )
 
 FORMATS = {item.name: item for item in _ALL}

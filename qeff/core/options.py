@@ -29,13 +29,15 @@ class ExportOptions:
 class CompileOptions:
     """What decides the bytes of a container besides the graph.
 
-    ``vendor`` holds the options that only a vendor's compiler understands (``num_cores``,
-    ``mos``, …), by name.
+    ``precision_overrides`` are pairs of a pattern of weight names (``*``, ``?``) and the precision
+    of the matrices that it matches; the last match counts. ``vendor`` holds the options that only
+    a vendor's compiler understands (``num_cores``, ``mos``, …), by name.
     """
 
     target: str = "ort"
     precision: str = "auto"
     kv_precision: str = "auto"
+    precision_overrides: tuple[tuple[str, str], ...] = ()
     prefill_seq_len: int = 32
     ctx_len: int = 128
     batch_size: int = 1
@@ -51,6 +53,7 @@ class CompileOptions:
             raise unknown_name("precision", self.precision, PRECISIONS)
         if self.kv_precision not in KV_PRECISIONS:
             raise unknown_name("KV precision", self.kv_precision, KV_PRECISIONS)
+        self._check_overrides()
         for name in ("prefill_seq_len", "ctx_len", "batch_size", "num_devices"):
             self._check_positive(name, getattr(self, name))
         for name in ("full_batch_size", "kv_cache_batch_size"):
@@ -76,6 +79,20 @@ class CompileOptions:
                 "lower prefill_seq_len (--prompt-len) or raise ctx_len (--ctx-len)",
             )
 
+    def _check_overrides(self) -> None:
+        overrides = self.precision_overrides
+        is_pairs = isinstance(overrides, tuple) and all(
+            isinstance(pair, tuple) and [type(item) for item in pair] == [str, str]
+            for pair in overrides
+        )
+        if not is_pairs:
+            raise OptionTypeError(
+                f"precision_overrides must be pairs of a pattern and a precision, not {overrides!r}"
+            )
+        for _, precision in overrides:
+            if precision not in PRECISIONS:
+                raise unknown_name("precision", precision, PRECISIONS)
+
     @staticmethod
     def _check_positive(name: str, value: object) -> None:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -99,9 +116,11 @@ class CompileOptions:
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__} | {
-            "vendor": dict(sorted(self.vendor.items()))
+            "precision_overrides": [list(pair) for pair in self.precision_overrides],
+            "vendor": dict(sorted(self.vendor.items())),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CompileOptions:
-        return cls(**data)
+        pairs = tuple(tuple(pair) for pair in data.get("precision_overrides", ()))
+        return cls(**{**data, "precision_overrides": pairs})

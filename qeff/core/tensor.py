@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -45,3 +45,14 @@ class LazyTensor(Protocol):
 
     def raw(self) -> np.ndarray:
         """The stored blocks as uint8 [rows, bytes per row]; rows are all axes but the last."""
+
+
+@runtime_checkable
+class RowReader(Protocol):
+    """A tensor that can give some of its rows without touching the others."""
+
+    def read_rows(self, start: int, stop: int) -> np.ndarray:
+        """The values of these rows, [rows, last axis], as ``read`` gives them."""
+
+    def raw_rows(self, start: int, stop: int) -> np.ndarray:
+        """The stored blocks of these rows, as ``raw`` gives them."""

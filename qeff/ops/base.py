@@ -16,6 +16,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from qeff.container.program import PACKED_DTYPES
+from qeff.core.formats import FORMATS
+
 Array = np.ndarray
 Attrs = Mapping[str, Any]
 
@@ -29,6 +32,8 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
 }
 FLOATS = ("f32", "f16", "bf16")
 INTS = ("i64", "i32")
+MATRICES = (*FLOATS, *PACKED_DTYPES)  # of a weight matrix
+SHORT_BLOCK = 32  # blocks of this length may end behind the last column, longer ones may not
 
 
 class RuleError(ValueError):
@@ -53,6 +58,10 @@ class Arg:
 
     def bytes(self, num_tokens: int) -> int:
         """Bytes in memory, for a step of this many tokens."""
+        if self.dtype in PACKED_DTYPES:
+            packing = FORMATS[self.dtype]
+            num_blocks = -(-self.shape[-1] // packing.block_len)
+            return math.prod(self.shape[:-1]) * num_blocks * packing.block_bytes
         count = self.size if self.is_weight else self.size * num_tokens
         return count * NUMPY_DTYPES[self.dtype].itemsize
 
@@ -221,6 +230,19 @@ def known(inputs: Inputs, index: int) -> Arg:
     arg = inputs[index]
     assert arg is not None, f"required input {index} is absent"
     return arg
+
+
+def check_matrix(weight: Arg, is_transposed: bool = False) -> None:
+    """Raise RuleError unless a packed matrix lies the right way round and has whole blocks."""
+    if weight.dtype not in PACKED_DTYPES:
+        return
+    if is_transposed:
+        raise RuleError(f"has a transposed weight of {weight.dtype}")
+    if len(weight.shape) < 2:
+        raise RuleError(f"has a weight {weight.shape} of {weight.dtype}")
+    block_len = FORMATS[weight.dtype].block_len
+    if block_len > SHORT_BLOCK and weight.shape[-1] % block_len:
+        raise RuleError(f"has a weight {weight.shape} of {weight.dtype}, in blocks of {block_len}")
 
 
 def check_axis(axis: int, shape: tuple[int, ...]) -> int:

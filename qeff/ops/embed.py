@@ -14,6 +14,7 @@ from qeff.core.errors import RequestError
 from qeff.ops.base import (
     FLOATS,
     INTS,
+    MATRICES,
     NUMPY_DTYPES,
     Array,
     Attribute,
@@ -23,6 +24,7 @@ from qeff.ops.base import (
     OpKind,
     RuleError,
     Step,
+    check_matrix,
     given,
     known,
 )
@@ -32,7 +34,10 @@ def _rule(inputs: Inputs, attrs: Attrs) -> list[tuple[tuple[int, ...], str]]:
     table, index = known(inputs, 0), known(inputs, 1)
     if not table.shape:
         raise RuleError("has a table without rows")
-    if (attrs["dtype"] in FLOATS) != (table.dtype in FLOATS):
+    check_matrix(table)
+    if table.dtype not in NUMPY_DTYPES and len(table.shape) != 2:
+        raise RuleError(f"has a table {table.shape} of {table.dtype}")
+    if (attrs["dtype"] in FLOATS) != (table.dtype in MATRICES):
         raise RuleError(f"reads a table of {table.dtype} as {attrs['dtype']}")
     return [(index.shape + table.shape[1:], attrs["dtype"])]
 
@@ -47,7 +52,7 @@ def _reference(inputs: Sequence[Array | None], attrs: Attrs, step: Step) -> list
 
 OP = OpKind(
     inputs=(
-        Input("table", ("weight",), (*FLOATS, *INTS, "bool")),
+        Input("table", ("weight",), (*MATRICES, *INTS, "bool")),
         Input("index", dtypes=INTS),
     ),
     attributes=(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qeff.ops.base import (
+    MATRICES,
     Array,
     Attribute,
     Attrs,
@@ -17,6 +18,7 @@ from qeff.ops.base import (
     RuleError,
     Step,
     as_float,
+    check_matrix,
     given,
     known,
     present,
@@ -27,6 +29,7 @@ def _rule(inputs: Inputs, attrs: Attrs) -> list[tuple[tuple[int, ...], str]]:
     x, weight, bias = known(inputs, 0), known(inputs, 1), present(inputs, 2)
     if len(weight.shape) != 2 or not x.shape:
         raise RuleError(f"multiplies {x.shape} with a weight {weight.shape}")
+    check_matrix(weight, attrs["transposed"])
     num_in, num_out = weight.shape if attrs["transposed"] else weight.shape[::-1]
     if x.shape[-1] != num_in:
         raise RuleError(f"multiplies {x.shape} with a weight of {num_in} inputs")
@@ -52,7 +55,7 @@ def _flops(inputs: Inputs, attrs: Attrs, num_tokens: int, context_len: int) -> i
 OP = OpKind(
     inputs=(
         Input("x"),
-        Input("weight", ("weight",)),
+        Input("weight", ("weight",), MATRICES),
         Input("bias", ("weight",), is_optional=True),
     ),
     attributes=(Attribute("transposed", bool, False),),

@@ -14,6 +14,7 @@ import numpy as np
 
 from qeff.ops.base import (
     INTS,
+    MATRICES,
     Arg,
     Array,
     Attribute,
@@ -24,6 +25,7 @@ from qeff.ops.base import (
     RuleError,
     Step,
     as_float,
+    check_matrix,
     given,
     known,
     present,
@@ -37,6 +39,7 @@ def _sizes(weight: Arg, is_transposed: bool) -> tuple[int, int, int]:
     """Experts, inputs and outputs of a stack of expert matrices."""
     if len(weight.shape) != 3:
         raise RuleError(f"has expert weights {weight.shape}")
+    check_matrix(weight, is_transposed)
     experts, rows, columns = weight.shape
     return (experts, rows, columns) if is_transposed else (experts, columns, rows)
 
@@ -108,8 +111,8 @@ OP = OpKind(
         Input("x"),
         Input("index", dtypes=INTS),
         Input("weight"),
-        Input("up", ("weight",)),
-        Input("down", ("weight",)),
+        Input("up", ("weight",), MATRICES),
+        Input("down", ("weight",), MATRICES),
         Input("up_bias", ("weight",), is_optional=True),
         Input("down_bias", ("weight",), is_optional=True),
     ),

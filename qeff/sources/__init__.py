@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qeff.sources.base import Source
-    from qeff.sources.location import Location, locate
+    from qeff.sources.location import Location, locate, locate_dummy
     from qeff.sources.opening import open_source
 
-__all__ = ["Location", "Source", "locate", "open_source"]
+__all__ = ["Location", "Source", "locate", "locate_dummy", "open_source"]
 
 _HOMES = {
     "Location": "qeff.sources.location",
     "Source": "qeff.sources.base",
     "locate": "qeff.sources.location",
+    "locate_dummy": "qeff.sources.location",
     "open_source": "qeff.sources.opening",
 }
 

@@ -53,6 +53,26 @@ class RowsTensor:
             return np.take(stored, self.order, axis=0).reshape(1, -1)
         return np.take(stored, self.order, axis=0)
 
+    def read_rows(self, start: int, stop: int) -> np.ndarray:
+        """The values of some rows; see ``read``."""
+        return unpack(self.raw_rows(start, stop), self.format)
+
+    def raw_rows(self, start: int, stop: int) -> np.ndarray:
+        """The stored blocks of some rows; see ``raw``."""
+        if len(self.shape) == 1:
+            return self.raw()[start:stop]
+        if self.order is None and len(self.parts) == 1:
+            return _rows_of(self.parts[0])[start:stop]
+        wanted = np.arange(start, stop) if self.order is None else self.order[start:stop]
+        ends = np.cumsum([math.prod(part.shape[:-1]) for part in self.parts])
+        owners = np.searchsorted(ends, wanted, "right")  # the part that each row lies in
+        pieces = np.empty((len(wanted), self.parts[0].place.length // ends[0]), np.uint8)
+        for owner in np.unique(owners):
+            mine = owners == owner
+            first = ends[owner - 1] if owner else 0
+            pieces[mine] = _rows_of(self.parts[owner])[wanted[mine] - first]
+        return pieces
+
 
 @dataclass(frozen=True, slots=True)
 class ComputedTensor:

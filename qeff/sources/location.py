@@ -17,6 +17,8 @@ from qeff.sources.shards import WEIGHTS_FILE, WEIGHTS_INDEX, shard_names
 
 SAFETENSORS = "safetensors"
 GGUF = "gguf"
+RANDOM = "random weights"  # of a config alone
+CONFIG = "config.json"
 
 # Besides the weights, these decide what a checkpoint means.
 _TEXT_SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model", ".tiktoken"})
@@ -121,6 +123,26 @@ def locate_path(
     )
 
 
+def locate_dummy(ref: str | Path | None, *, trust_remote_code: bool = False) -> Location:
+    """The config in a folder, whose weights will be random; other weights there do not count."""
+    if ref is None:
+        raise SourceError(
+            "random weights need a config",
+            f"name a folder with a {CONFIG}: --model-name FOLDER",
+        )
+    folder = Path(ref).expanduser().absolute()
+    folder = folder.parent if folder.name == CONFIG else folder
+    if not (folder / CONFIG).is_file():
+        raise SourceError(
+            f"there is no {CONFIG} in {folder}",
+            "random weights are made of a local folder's config",
+        )
+    texts = sorted(path for path in folder.iterdir() if path.suffix in _TEXT_SUFFIXES)
+    kept = tuple(path for path in texts if path.name != WEIGHTS_INDEX)
+    name = f"{folder.resolve().name}-random"
+    return Location(name, RANDOM, folder, kept, trust_remote_code)
+
+
 def _looks_like_path(text: str) -> bool:
     return (
         text[0] in "./~\\"
@@ -171,4 +193,7 @@ def _pickle_error(path: Path) -> SourceError:
 
 def _role(location: Location, path: Path) -> str:
     """The name under which a file is hashed: a moved checkpoint keeps its hash."""
-    return "model.gguf" if location.kind == GGUF else path.relative_to(location.path).as_posix()
+    if location.kind == GGUF:
+        return "model.gguf"
+    name = path.relative_to(location.path).as_posix()
+    return f"{RANDOM}/{name}" if location.kind == RANDOM else name

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from qeff.core.progress import Progress, silent
 from qeff.sources.base import Source
-from qeff.sources.location import GGUF, Location, locate
+from qeff.sources.location import GGUF, RANDOM, Location, locate
 
 
 def open_source(
@@ -35,6 +35,10 @@ def open_source(
         from qeff.sources.gguf_file import GgufSource
 
         return GgufSource(ref)
+    if ref.kind == RANDOM:
+        from qeff.sources.dummy import DummySource
+
+        return DummySource(ref)
     from qeff.sources.safetensors_folder import SafetensorsSource
 
     return SafetensorsSource(ref)

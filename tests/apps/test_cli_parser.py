@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 
 from qeff.apps.cli.main import commands, load, main
-from qeff.apps.terminal.parser import Parser, dashed, device_group, positive, truth
+from qeff.apps.terminal.flags import compile_options
+from qeff.apps.terminal.parser import Parser, dashed, device_group, override, positive, truth
 from qeff.core.errors import UsageError
 
 
@@ -32,7 +35,7 @@ def test_underscores_become_dashes_in_option_names_only(word: str, read: str) ->
     assert dashed(word) == read
 
 
-@pytest.mark.parametrize("command", ["infer", "export", "compile", "execute"])
+@pytest.mark.parametrize("command", ["infer", "export", "compile", "execute", "bench"])
 def test_every_option_has_both_spellings(command: str) -> None:
     parser = parser_of(command)
     for action in parser._actions:
@@ -48,7 +51,7 @@ def test_every_option_has_both_spellings(command: str) -> None:
 def sample(action) -> str:  # type: ignore[no-untyped-def]
     if action.choices:
         return next(iter(action.choices))
-    return "[0]" if action.type is device_group else "1"
+    return {device_group: "[0]", override: "*=int8"}.get(action.type, "1")
 
 
 @pytest.mark.parametrize(
@@ -114,8 +117,19 @@ def test_values() -> None:
     assert truth("True") is True and truth("false") is False
 
 
+def test_overrides_are_pairs_and_may_be_repeated() -> None:
+    assert override("a=b*=int8") == ("a=b*", "int8")
+    for text in ("int8", "=int8", "*.x=int9", "*.x="):
+        with pytest.raises(argparse.ArgumentTypeError, match="PATTERN=PRECISION"):
+            override(text)
+    words = ["--precision-override", "*.a=int8", "--precision_override=*.b=fp16"]
+    args = parser_of("compile").parse(words)
+    assert compile_options(args).precision_overrides == (("*.a", "int8"), ("*.b", "fp16"))
+
+
 def test_help_of_every_command(capsys) -> None:
-    assert set(commands()) == {"compile", "doctor", "execute", "export", "infer", "inspect"}
+    names = "bench", "compile", "doctor", "eval", "execute", "export", "infer", "inspect"
+    assert set(commands()) == set(names)
     assert main(["--help"]) == 0
     overview = capsys.readouterr().out
     for name in commands():

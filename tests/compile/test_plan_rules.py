@@ -15,11 +15,11 @@ import onnxruntime
 import pytest
 from dialect import F32, I64, Builder, FakeGraph
 
-from qeff.backends.reference.session import Interpreter
 from qeff.compile.plan import plan
 from qeff.core.errors import CompileError
 from qeff.core.spec import ModelSpec
 from qeff.ops import Step
+from qeff.ops.interpreter import Interpreter
 
 B, S, T, WIDTH = "batch_size", "seq_len", "batch_size*seq_len", 24
 BOOL = ir.DataType.BOOL

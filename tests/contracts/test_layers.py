@@ -30,6 +30,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], set[str] | None]] = {
         ("core", "ops", "sources", "transform", "export"),
         NUMERIC | {"torch", "transformers", "onnx_ir", "onnxruntime"},
     ),
+    "_native": (("core",), set()),
     "container": (("core",), NUMERIC),
     "compile": (("core", "ops", "export.artifact", "container"), NUMERIC | {"onnx_ir"}),
     "runtime": (("core", "container"), NUMERIC),
@@ -40,13 +41,14 @@ ROOMS: dict[str, tuple[tuple[str, ...], set[str] | None]] = {
         NUMERIC | {"onnx_ir"},
     ),
     "backends/*/session": (
-        ("core", "ops", "container", "runtime.session"),
+        ("core", "ops", "container", "runtime.session", "_native"),
         NUMERIC | {"onnxruntime", "torch", "triton"},
     ),
     "backends/*": (("core",), NUMERIC),
     "apps": (
         (
             "_version",
+            "_native",
             "core",
             "sources",
             "transform",

@@ -1,4 +1,4 @@
-"""The ladder of parity for one architecture: eager PyTorch = ONNX Runtime = the numpy reference.
+"""The ladder of parity for one architecture: eager PyTorch = ONNX Runtime = reference = native.
 
 The same ragged rows go through the graph and through the lowered program: prefill, four decode
 steps and a chunk of three, in cache slots and blocks that are not in order.
@@ -11,17 +11,23 @@ from pathlib import Path
 
 import numpy as np
 
-from qeff.backends.reference.session import Interpreter, ReferenceSession
+from qeff.backends.cpu.session import NativeSession
+from qeff.backends.reference.session import ReferenceSession
+from qeff.compile.compiler import compile_graph
 from qeff.compile.plan import plan
-from qeff.core.options import ExportOptions
+from qeff.container import Container
+from qeff.core.options import CompileOptions, ExportOptions
 from qeff.export.artifact import Graph
 from qeff.export.exporter import draw
 from qeff.export.parity import CHUNK, DECODE_STEPS, PROMPT_LENS, Comparison, compare
 from qeff.export.standalone import materialize
-from qeff.runtime.session import Batch, Capabilities, Span
+from qeff.ops.interpreter import Interpreter
+from qeff.runtime import open_session
+from qeff.runtime.session import Batch, Capabilities, Session, Span
 from qeff.transform.reference import EagerReference, make_twin
 
-BLOCK_LEN = 4
+REFERENCE_BLOCK_LEN = 4
+NUM_BLOCKS = 12
 BLOCKS = ((7, 2, 11, 4), (9, 0, 5, 8))  # of each row, in no order
 
 
@@ -32,6 +38,7 @@ class Ladder:
     graph: Graph
     onnx: Comparison
     program: Comparison | None
+    native: Comparison | None
 
 
 def climb(config, folder: Path, *, continuous: bool = False, lower: bool = True) -> Ladder:
@@ -41,17 +48,32 @@ def climb(config, folder: Path, *, continuous: bool = False, lower: bool = True)
     assert reference.prepared is not None
     graph = draw(reference.prepared)
     onnx = compare(materialize(graph, folder / "standalone"), graph, reference)
-    return Ladder(graph, onnx, compare_program(graph, reference) if lower else None)
+    if not lower:
+        return Ladder(graph, onnx, None, None)
+    native = compare_session(open_native(graph, folder / "native"), reference)
+    return Ladder(graph, onnx, compare_session(open_reference(graph), reference), native)
 
 
-def compare_program(graph: Graph, reference: EagerReference) -> Comparison:
-    """Run the lowered program on the same tokens as the certificate's comparison."""
+def open_reference(graph: Graph) -> Session:
+    """The lowered program in numpy, with blocks that are shorter than the rows."""
     program, tensors = plan(graph)
     arrays = {name: np.asarray(tensor.numpy()) for name, tensor in tensors.items()}
-    vocab = graph.spec.vocab_size
-    caps = Capabilities(vocab, BLOCK_LEN * len(BLOCKS[0]), BLOCK_LEN, len(BLOCKS), 16)
-    session = ReferenceSession(Interpreter(program, arrays), caps)
-    session.reserve(12)
+    ctx_len = REFERENCE_BLOCK_LEN * len(BLOCKS[0])
+    caps = Capabilities(graph.spec.vocab_size, ctx_len, REFERENCE_BLOCK_LEN, len(BLOCKS), 16)
+    return ReferenceSession(Interpreter(program, arrays), caps)
+
+
+def open_native(graph: Graph, folder: Path, precision: str = "fp32") -> NativeSession:
+    """The graph compiled for the native engine."""
+    options = CompileOptions(target="cpu", precision=precision)
+    out = compile_graph(graph, options, text_files={}, provenance={}, out=folder)
+    return open_session(Container.open(out), threads=2)
+
+
+def compare_session(session: Session, reference: EagerReference) -> Comparison:
+    """Run the same tokens as the certificate's comparison, in blocks that are not in order."""
+    vocab = session.caps.vocab_size
+    session.reserve(NUM_BLOCKS)
     draws = np.random.default_rng(4)
     steps = [[n, *[1] * DECODE_STEPS, CHUNK] for n in PROMPT_LENS]
     rows = [draws.integers(3, vocab, sum(lens)) for lens in steps]
@@ -59,7 +81,7 @@ def compare_program(graph: Graph, reference: EagerReference) -> Comparison:
     found: list[list[np.ndarray]] = [[] for _ in rows]
     done = [0] * len(rows)
     for lens in zip(*steps, strict=True):
-        logits = session.step(_batch(rows, done, lens)).logits
+        logits = session.step(_batch(rows, done, lens, session.caps.block_len)).logits
         start = 0
         for i in reversed(range(len(rows))):  # the batch holds the rows from last to first
             found[i].append(logits[start : start + lens[i]])
@@ -76,14 +98,14 @@ def compare_program(graph: Graph, reference: EagerReference) -> Comparison:
     )
 
 
-def _batch(rows: list[np.ndarray], done: list[int], lens: tuple[int, ...]) -> Batch:
+def _batch(rows: list[np.ndarray], done: list[int], lens: tuple[int, ...], block_len: int) -> Batch:
     tokens, positions, spans = [], [], []
     num_tokens = 0
     for i in reversed(range(len(rows))):
         stop = done[i] + lens[i]
         tokens.append(rows[i][done[i] : stop])
         positions.append(np.arange(done[i], stop))
-        used = BLOCKS[i][: -(-stop // BLOCK_LEN)]
+        used = BLOCKS[i][: -(-stop // block_len)]
         spans.append(Span(num_tokens, num_tokens + lens[i], used))
         num_tokens += lens[i]
     return Batch(

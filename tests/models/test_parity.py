@@ -1,4 +1,4 @@
-"""Every architecture of the table: eager PyTorch = the graph in ONNX Runtime = the program.
+"""Every architecture of the table: eager PyTorch = ONNX Runtime = the program = the native engine.
 
 A ragged prefill, four decode steps and a chunk of three, in cache slots that are not the rows.
 """
@@ -44,7 +44,7 @@ IS_OLD = Version(transformers.__version__) < Version("5.22")
 
 def check(row: str, folder: Path, *, continuous: bool) -> None:
     ladder = climb(tiny_config(row), folder, continuous=continuous)
-    for found in (ladder.onnx, ladder.program):
+    for found in (ladder.onnx, ladder.program, ladder.native):
         assert found is not None
         assert found.max_abs_error <= MAX_ABS_ERROR
         assert found.equal_tokens == found.tokens

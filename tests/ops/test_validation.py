@@ -12,7 +12,7 @@ import pytest
 from qeff.container.program import Op, Program, Value
 from qeff.core.errors import ContainerError
 from qeff.core.spec import CacheLayer
-from qeff.ops import kinds, validate
+from qeff.ops import Arg, kinds, validate
 
 
 def tiny_program() -> Program:
@@ -197,3 +197,38 @@ def test_no_damage_raises_anything_but_a_container_error(seed: int) -> None:
 def test_every_kind_is_documented() -> None:
     for name, kind in kinds().items():
         assert kind.summary, name
+
+
+def with_dtype(name: str, dtype: str) -> dict[str, Any]:
+    data = as_json()
+    for row in data["values"]:
+        if row[0] == name:
+            row[3] = dtype
+    return data
+
+
+@pytest.mark.parametrize("dtype", ["q8_0", "q4_0", "q4_1", "mxfp4", "mxfp6", "mxfp8"])
+def test_a_table_and_a_matrix_may_be_packed(dtype: str) -> None:
+    validate(Program.from_json(with_dtype("table", dtype)))
+
+
+@pytest.mark.parametrize("name", ["scale", "freq", "x", "q", "h", "logits", "tokens"])
+def test_nothing_else_may_be_packed(name: str) -> None:
+    refuse(with_dtype(name, "q8_0"))
+
+
+def test_long_blocks_must_be_whole() -> None:
+    refuse(with_dtype("table", "q4_k"), "blocks of 256")
+    refuse(with_dtype("table", "q5_k"), "q5_k")
+
+
+def test_a_packed_matrix_is_never_transposed() -> None:
+    data = with_dtype("table", "q8_0")
+    data["ops"][-1][4]["transposed"] = True
+    refuse(data, "transposed")
+
+
+def test_packed_weights_cost_what_they_take() -> None:
+    args = [Arg("token", (64,), "f32"), Arg("weight", (10, 64), "q4_0")]
+    cost = kinds()["linear"].cost(args, {}, num_tokens=3)
+    assert cost.bytes == 10 * 2 * 18 + 3 * (64 + 10) * 4

@@ -15,10 +15,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from qeff.backends.reference.session import Interpreter, ReferenceSession
+from qeff.backends.reference.session import ReferenceSession
 from qeff.compile.plan import plan
 from qeff.core.options import ExportOptions
 from qeff.export.exporter import draw
+from qeff.ops.interpreter import Interpreter
 from qeff.runtime.session import Batch, Capabilities, Span
 from qeff.sources import open_source
 from qeff.transform import prepare

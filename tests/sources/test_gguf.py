@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoTokenizer
 
 from qeff.core.formats import FORMATS
+from qeff.core.tensor import RowReader
 from qeff.sources import open_source
 from qeff.sources.gguf_header import FORMAT_OF_TYPE
 
@@ -158,3 +159,20 @@ def test_every_packed_format_can_be_unpacked():
             continue
         blocks = rng.integers(0, 64, (3, form.block_bytes * 2), dtype=np.uint8)
         assert unpack(blocks, name).shape == (3, form.block_len * 2)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen3_moe"])
+def test_some_rows_are_those_of_the_whole(tmp_path, models, model_type):
+    """Also where rows were moved, or come from several stored tensors."""
+    source = open_source(write_gguf(tmp_path / "m.gguf", models(model_type), "Q8_0"))
+    seen = 0
+    for name, tensor in source.tensors.items():
+        if not isinstance(tensor, RowReader):
+            continue
+        raw, values = tensor.raw(), tensor.read().reshape(len(tensor.raw()), -1)
+        for start, stop in ((0, 1), (len(raw) // 3, len(raw) // 3 + 9), (len(raw) - 2, len(raw))):
+            start = max(start, 0)
+            np.testing.assert_array_equal(tensor.raw_rows(start, stop), raw[start:stop], name)
+            np.testing.assert_array_equal(tensor.read_rows(start, stop), values[start:stop], name)
+        seen += 1
+    assert seen == len(source.tensors)

@@ -11,13 +11,14 @@ from typing import Any
 
 from qeff.apps import vendor
 from qeff.apps.combinations import same
-from qeff.apps.terminal.parser import Parser, device_group, positive, truth
+from qeff.apps.terminal.parser import Parser, device_group, override, positive, truth
 from qeff.core.options import KV_PRECISIONS, PRECISIONS, TARGETS, CompileOptions, ExportOptions
 from qeff.core.progress import Progress
-from qeff.sources import Location, locate
+from qeff.sources import Location, locate, locate_dummy
 
 CTX_LEN = 1024
 PROMPT_LEN = 128
+LOAD_FORMATS = ("auto", "dummy")
 
 
 def add_model_flags(parser: Parser) -> None:
@@ -39,12 +40,22 @@ def add_model_flags(parser: Parser) -> None:
         action="store_true",
         help="run the Python code that the checkpoint brings",
     )
+    group.add_argument(
+        "--load-format",
+        choices=LOAD_FORMATS,
+        default=LOAD_FORMATS[0],
+        help="dummy: random weights for the config.json of --model-name, to measure any shape",
+    )
 
 
 def find_model(args: argparse.Namespace, progress: Progress) -> Location:
     """Find, and fetch if need be, the checkpoint that the model flags name."""
     if args.local_model_dir and args.cache_dir:
         args.screen.note("--cache-dir has no meaning beside --local-model-dir")
+    if args.load_format == "dummy":
+        return locate_dummy(
+            args.local_model_dir or args.model_name, trust_remote_code=args.trust_remote_code
+        )
     return locate(
         args.local_model_dir or args.model_name,
         revision=args.revision,
@@ -68,13 +79,7 @@ def add_batching_flags(group: Any) -> None:
 def add_compile_flags(parser: Parser) -> None:
     """What decides the container besides the checkpoint."""
     group = parser.add_argument_group("compile")
-    group.add_argument("--target", choices=TARGETS, help="what to compile for; default: ort")
-    group.add_argument("--precision", choices=PRECISIONS, help="number format of the weights")
-    group.add_argument(
-        "--mxfp6-matmul", "--mxfp6", action="store_true", help="the same as --precision mxfp6"
-    )
-    group.add_argument("--kv-precision", choices=KV_PRECISIONS, help="number format of the cache")
-    add_mxint8_flag(group)
+    add_format_flags(group)
     group.add_argument(
         "--ctx-len", type=positive, metavar="N", help=f"tokens the cache holds; default {CTX_LEN}"
     )
@@ -95,6 +100,26 @@ def add_compile_flags(parser: Parser) -> None:
         help="cache slots; default: as many as run",
     )
     _add_vendor_flags(parser)
+
+
+def add_format_flags(group: Any) -> None:
+    """The target, and the number formats of weights and cache."""
+    group.add_argument("--target", choices=TARGETS, help="what to compile for; default: ort")
+    group.add_argument("--precision", choices=PRECISIONS, help="number format of the weights")
+    group.add_argument(
+        "--mxfp6-matmul", "--mxfp6", action="store_true", help="the same as --precision mxfp6"
+    )
+    group.add_argument(
+        "--precision-override",
+        action="append",
+        default=[],
+        type=override,
+        metavar="PATTERN=PRECISION",
+        help="precision of the weight matrices whose names match, such as '*.down_proj*=int8';"
+        " may be repeated, the last match counts",
+    )
+    group.add_argument("--kv-precision", choices=KV_PRECISIONS, help="number format of the cache")
+    add_mxint8_flag(group)
 
 
 def add_mxint8_flag(group: Any) -> None:
@@ -180,6 +205,7 @@ def compile_options(args: argparse.Namespace) -> CompileOptions:
         kv_precision=same(
             args.kv_precision, "mxint8" if args.mxint8_kv_cache else None, "--kv-precision"
         ),
+        precision_overrides=tuple(args.precision_override),
         # A chunk that nobody asked for shrinks with the context; one that was asked for must fit.
         prefill_seq_len=args.prompt_len or min(PROMPT_LEN, ctx_len),
         ctx_len=ctx_len,

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from qeff.apps.terminal.screen import Screen
 from qeff.core.env import mute_library_bars
 from qeff.core.errors import OptionValueError, UsageError, nearest
+from qeff.core.options import PRECISIONS
 
 _LONG = re.compile(r"--[A-Za-z][\w-]*")
 
@@ -103,6 +104,16 @@ def device_group(text: str) -> tuple[int, ...]:
     if not ids or len(set(ids)) != len(ids) or min(ids) < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of device numbers such as [0,1]")
     return ids
+
+
+def override(text: str) -> tuple[str, str]:
+    """A pattern of weight names and a precision: ``*.down_proj*=int8``."""
+    pattern, equals, precision = text.rpartition("=")
+    if not (pattern and equals) or precision not in PRECISIONS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not PATTERN=PRECISION with one of {', '.join(PRECISIONS)}"
+        )
+    return pattern, precision
 
 
 def truth(text: str) -> bool:

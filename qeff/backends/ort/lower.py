@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from qeff.compile.lowering import SectionWriter
+from qeff.compile.lowering import SectionWriter, refuse_overrides
 from qeff.compile.passes.constants import sizes
 from qeff.compile.passes.fold import fold, values_of
 from qeff.compile.passes.rows_are_slots import rows_are_slots
@@ -41,6 +41,7 @@ _NEAREST_KV = {"mxint8": "fp16"}
 
 def lower(graph: Graph, options: CompileOptions, out: SectionWriter) -> None:
     """Hand over program.onnx and the weights it points to."""
+    refuse_overrides(options)
     model = graph.model.clone()
     rows_are_slots(model)
     precision, kv = _resolve(options)

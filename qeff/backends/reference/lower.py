@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from qeff.compile.lowering import SectionWriter
+from qeff.compile.lowering import SectionWriter, refuse_overrides
 from qeff.compile.passes.fold import values_of
 from qeff.compile.plan import plan
 from qeff.container.manifest import Port
@@ -35,6 +35,7 @@ def lower(graph: Graph, options: CompileOptions, out: SectionWriter) -> None:
             f" with a cache of {options.kv_precision}",
             "leave the precision out",
         )
+    refuse_overrides(options)
     program, tensors = plan(graph)
     for value in program.weights():
         tensor = tensors[value.name]

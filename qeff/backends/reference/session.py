@@ -6,15 +6,15 @@ The cache is cut into blocks of 16 tokens. A step takes any tokens of any sequen
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from qeff.container.program import ABSENT, Program
+from qeff.container.program import Program
 from qeff.container.reader import Container
 from qeff.core.errors import ContainerError
-from qeff.ops import Step, kinds, validate
-from qeff.ops.base import NUMPY_DTYPES
+from qeff.ops import Step
+from qeff.ops.interpreter import Interpreter
 from qeff.runtime.session import Batch, Capabilities, Session, StepOutput
 
 PROGRAM = "program.json"
@@ -38,68 +38,9 @@ def open_session(container: Container, threads: int | None) -> Session:
         max_step_tokens=options.ctx_len,
         supports_trees=True,
     )
-    return ReferenceSession(Interpreter(program, weights), caps)
-
-
-class Interpreter:
-    """A checked program with its weights, and caches once there is room for them."""
-
-    def __init__(self, program: Program, weights: Mapping[str, np.ndarray]) -> None:
-        validate(program)
-        self.program = program
-        self.caches: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
-        self._weights: dict[int, np.ndarray] = {}
-        for index, value in enumerate(program.values):
-            if value.kind != "weight":
-                continue
-            array = weights[value.name]
-            if array.shape != value.shape or array.dtype != NUMPY_DTYPES[value.dtype]:
-                raise ContainerError(
-                    f"weight {value.name!r} is {array.dtype}{array.shape} in the file, but"
-                    f" {value.dtype}{value.shape} in the program",
-                    "compile again",
-                )
-            self._weights[index] = array
-        self._last_use = {i: at for at, op in enumerate(program.ops) for i in op.inputs}
-
-    def reserve(self, num_blocks: int, block_len: int) -> None:
-        """Make empty caches of this many blocks."""
-        self.caches = tuple(
-            (
-                np.zeros((num_blocks, block_len, layer.num_kv_heads, layer.key_dim), np.float32),
-                np.zeros((num_blocks, block_len, layer.num_kv_heads, layer.value_dim), np.float32),
-            )
-            for layer in self.program.caches
-        )
-
-    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy whole blocks of every cache, (from, to) each, in order."""
-        for source, target in pairs:
-            for keys, values in self.caches:
-                keys[target] = keys[source]
-                values[target] = values[source]
-
-    def run(self, tokens: np.ndarray, step: Step) -> np.ndarray:
-        """The logits [R, vocab] of the step's rows; keys and values go into the caches."""
-        program = self.program
-        made: dict[int, np.ndarray] = {program.tokens: tokens, program.positions: step.positions}
-        for place, op in enumerate(program.ops):
-            kind = kinds()[op.kind]
-            inputs = [
-                None if i == ABSENT else made[i] if i in made else self._weights[i]
-                for i in op.inputs
-            ]
-            results = kind.reference(inputs, kind.complete(op.attrs), step)
-            for index, array in zip(op.outputs, results, strict=True):
-                value = program.values[index]
-                count = len(step.rows) if value.kind == "row" else len(tokens)
-                assert array.shape == (count, *value.shape), f"{op.name} made {array.shape}"
-                assert array.dtype == NUMPY_DTYPES[value.dtype], f"{op.name} made {array.dtype}"
-                made[index] = array
-            for index in op.inputs:
-                if self._last_use.get(index) == place and index != program.logits:
-                    made.pop(index, None)
-        return made[program.logits].astype(np.float32, copy=False)
+    interpreter = Interpreter(program, weights)
+    interpreter.check_weights()
+    return ReferenceSession(interpreter, caps)
 
 
 class ReferenceSession:

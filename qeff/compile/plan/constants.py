@@ -7,7 +7,7 @@ reads, and a transpose, which ``linear`` has an attribute for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,17 @@ _DTYPES = {
     ir.DataType.INT32: "i32",
     ir.DataType.BOOL: "bool",
 }
+MADE = "qeff.made"  # the key under which a computed tensor says what it is made of
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The op that computes a constant, and the constants it takes."""
+
+    op_type: str
+    attributes: Mapping[str, Any]
+    inputs: tuple[ir.TensorProtocol, ...]
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,4 +219,8 @@ def _promise(value: ir.Value, node: ir.Node, inputs: list[Constant | None]) -> C
         return Constant(name, compute())
     if value.shape is None or value.dtype is None or not value.shape.is_static():
         return None
-    return Constant(name, ir.LazyTensor(compute, value.dtype, value.shape, name=name))
+    tensor = ir.LazyTensor(compute, value.dtype, value.shape, name=name)
+    if count == 1:
+        given = tuple(constant.tensor for constant in inputs if constant is not None)
+        tensor.meta[MADE] = Made(node.op_type, attributes, given, shape_of(tensor))
+    return Constant(name, tensor)

@@ -12,19 +12,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qeff.compile.quantize.mx import E2M1, E2M3, Element, element_values, power_of_two, quantise_mx
+
 BLOCK_LEN = 32
 _CHUNK_VALUES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class BlockFormat:
-    """A number format of blocks: the bits a value is stored in, and its grid if it is an MX one."""
+    """A number format of blocks: the bits a value is stored in, and its element if it is MX."""
 
     name: str
     bits: int
-    unit: int = 0  # an MX element times this is an integer; 0: not an MX format
-    largest: int = 0  # the largest such integer
-    fine: int = 0  # integers below this are all there; from each doubling on, every other one
+    element: Element | None = None
 
 
 FORMATS = {
@@ -32,11 +32,10 @@ FORMATS = {
     for item in (
         BlockFormat("int8", 8),
         BlockFormat("int4", 4),
-        BlockFormat("mxfp6", 8, unit=8, largest=60, fine=16),  # E2M3: 0, 1/8 … 7.5
-        BlockFormat("mxfp4", 8, unit=2, largest=12, fine=4),  # E2M1: 0, 1/2 … 6
+        BlockFormat("mxfp6", 8, E2M3),
+        BlockFormat("mxfp4", 8, E2M1),
     )
 }
-_MX_MAX_EXPONENT = 2  # of both E2M3 and E2M1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +67,7 @@ def pack(matrix: np.ndarray, form: BlockFormat) -> Packed:
         padded = np.zeros((len(part), data_shape[1] * BLOCK_LEN), np.float32)
         padded[:, :cols] = part
         blocks = padded.reshape(len(part), data_shape[1], BLOCK_LEN)
-        scale = _mx_scales(blocks, form) if form.unit else _scales(blocks, bits)
-        levels = _mx_levels(blocks, scale, form) if form.unit else _levels(blocks, scale, bits)
+        scale, levels = _quantise(blocks, form)
         restored = (levels.astype(np.float32) - (1 << bits - 1)) * scale[..., None]
         error += float(np.square(restored - blocks, dtype=np.float64).sum())
         energy += float(np.square(blocks, dtype=np.float64).sum())
@@ -90,7 +88,18 @@ def unpack(data: np.ndarray, scales: np.ndarray, cols: int) -> np.ndarray:
     return values.reshape(rows, num_blocks * BLOCK_LEN)[:, :cols]
 
 
-def _scales(blocks: np.ndarray, bits: int) -> np.ndarray:
+def _quantise(blocks: np.ndarray, form: BlockFormat) -> tuple[np.ndarray, np.ndarray]:
+    """Scales and unsigned levels."""
+    if form.element is None:
+        scale = scales_of(blocks, form.bits)
+        return scale, levels_of(blocks, scale, form.bits)
+    exponents, codes = quantise_mx(blocks, form.element)
+    wholes = element_values(form.element) * form.element.unit + 128
+    scale = power_of_two(exponents) / np.float32(form.element.unit)
+    return scale, wholes.astype(np.uint8)[codes]
+
+
+def scales_of(blocks: np.ndarray, bits: int) -> np.ndarray:
     """One scale per block; 4 bits reach further down than up, so the largest value points down."""
     low, high = blocks.min(-1), blocks.max(-1)
     if bits == 8:
@@ -99,24 +108,9 @@ def _scales(blocks: np.ndarray, bits: int) -> np.ndarray:
     return np.asarray(extreme / -8, np.float32)
 
 
-def _levels(blocks: np.ndarray, scale: np.ndarray, bits: int) -> np.ndarray:
+def levels_of(blocks: np.ndarray, scale: np.ndarray, bits: int) -> np.ndarray:
+    """The nearest level of each value, from 0, with zero in the middle."""
     inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale != 0)
     middle = 1 << bits - 1
     levels = np.rint(blocks * inverse[..., None]) + middle
     return np.asarray(np.clip(levels, 0, 2 * middle - 1), np.uint8)
-
-
-def _mx_scales(blocks: np.ndarray, form: BlockFormat) -> np.ndarray:
-    """The OCP MX rule: a power of two by the exponent of the largest value, as one unit's worth."""
-    exponent = np.frexp(np.abs(blocks).max(-1))[1] - 1  # floor(log2), and −1 for a block of zeros
-    shared = np.clip(exponent - _MX_MAX_EXPONENT, -127, 127)
-    return np.asarray(np.ldexp(np.float32(1 / form.unit), shared), np.float32)
-
-
-def _mx_levels(blocks: np.ndarray, scale: np.ndarray, form: BlockFormat) -> np.ndarray:
-    """Nearest element, ties to the even mantissa, saturating; shifted to be unsigned."""
-    units = blocks / scale[..., None]
-    magnitude = np.abs(units)
-    step = np.where(magnitude < form.fine, 1, np.where(magnitude < 2 * form.fine, 2, 4))
-    nearest = np.clip(np.rint(units / step) * step, -form.largest, form.largest)
-    return np.asarray(nearest + 128, np.uint8)

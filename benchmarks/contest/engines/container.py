@@ -1,0 +1,102 @@
+"""A compiled container of qeff, driven step by step; the next token is numpy's argmax.
+
+Prompts of all sequences go into one step, whole, and so do the tokens of a decode step. Sequence
+``i`` owns the cache blocks ``i · n`` to ``(i + 1) · n``. Also compiles containers. Knows no text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qeff.container import Container
+from qeff.runtime import Batch, Span, open_session
+
+
+def versions() -> dict[str, str]:
+    """What is measured here."""
+    from qeff.apps.build_version import build_version
+
+    return {"qeff": build_version()}
+
+
+def compile_model(job: dict[str, Any]) -> None:
+    """Compile a checkpoint to the folder ``out``, unless just that container is there already."""
+    from pathlib import Path
+
+    from qeff.apps.pipeline import build
+    from qeff.core.options import CompileOptions, ExportOptions
+
+    options = CompileOptions(
+        target=job["target"],
+        precision=job["precision"],
+        precision_overrides=tuple((pattern, name) for pattern, name in job["overrides"]),
+        prefill_seq_len=job["prompt_len"],
+        ctx_len=job["ctx_len"],
+        full_batch_size=job["num_sequences"],
+    )
+    build(job["source"], ExportOptions(continuous_batching=True), options, out=Path(job["out"]))
+
+
+class Engine:
+    """An opened container with room for ``num_sequences`` of ``ctx_len`` tokens."""
+
+    def __init__(self, model: str, threads: int, ctx_len: int, num_sequences: int) -> None:
+        self._session = open_session(Container.open(model), threads=threads)
+        caps = self._session.caps
+        if ctx_len > caps.ctx_len or num_sequences > caps.max_sequences:
+            raise SystemExit(
+                f"{model} takes {caps.max_sequences} sequences of {caps.ctx_len} tokens,"
+                f" {num_sequences} of {ctx_len} are wanted"
+            )
+        per_sequence = -(-ctx_len // caps.block_len)
+        self._max_step = caps.max_step_tokens
+        self._session.reserve(per_sequence * num_sequences)
+        self._blocks = [
+            tuple(range(i * per_sequence, (i + 1) * per_sequence)) for i in range(num_sequences)
+        ]
+        self._at = 0
+
+    def start(self, prompts: Sequence[Sequence[int]], num_new: int) -> list[int]:
+        """Run whole prompts; a cache block needs no clearing, since rows are written before use."""
+        del num_new
+        self._at = 0
+        length = len(prompts[0])
+        logits = np.empty(0)
+        # Only a session that cannot take the whole prompt at once gets it in pieces.
+        for low in range(0, length, self._max_step):
+            parts = [prompt[low : low + self._max_step] for prompt in prompts]
+            count = len(parts[0])
+            rows = np.arange(1, len(parts) + 1) * count - 1
+            logits = self._step(parts, rows if low + count == length else rows[:0])
+        return [int(token) for token in logits.argmax(axis=1)]
+
+    def advance(self, tokens: Sequence[int]) -> list[int]:
+        """Run one token of each sequence."""
+        logits = self._step([[token] for token in tokens], np.arange(len(tokens)))
+        return [int(token) for token in logits.argmax(axis=1)]
+
+    def logits(self, tokens: Sequence[int]) -> np.ndarray:
+        """Run one text and give every row of logits."""
+        self._at = 0
+        parts = [
+            tokens[low : low + self._max_step] for low in range(0, len(tokens), self._max_step)
+        ]
+        return np.concatenate([self._step([part], np.arange(len(part))) for part in parts])
+
+    def _step(self, parts: Sequence[Sequence[int]], rows: np.ndarray) -> np.ndarray:
+        """One step of equally many tokens of the first sequences, all at the same position."""
+        count = len(parts[0])
+        positions = np.arange(self._at, self._at + count)
+        batch = Batch(
+            tokens=np.asarray(parts, np.int64).reshape(-1),
+            positions=np.tile(positions, len(parts)),
+            spans=tuple(
+                Span(i * count, (i + 1) * count, self._blocks[i]) for i in range(len(parts))
+            ),
+            logit_rows=rows,
+        )
+        self._at += count
+        return self._session.step(batch).logits

@@ -1,0 +1,24 @@
+// Weights in half precision. formats/columns.h says what the members are.
+#pragma once
+
+#include "formats/columns.h"
+
+namespace qeff::QEFF_ISA {
+
+struct FloatF16 {
+  static constexpr WeightFormat kFormat = WeightFormat::kF16;
+  static constexpr int kRunBytes = kBytesOfRun<kFormat>;
+  struct Run {};
+
+  static inline Run open(const uint8_t*) { return {}; }
+  static inline void column(const uint8_t* run, const Run&, int k, F32 (&w)[kPanelVecs]) {
+    for (int v = 0; v < kPanelVecs; ++v) w[v] = load_f16(reinterpret_cast<const uint16_t*>(run) + 16 * k + kLanes * v);
+  }
+  static inline float value(const uint8_t* run, int k, int row) {
+    uint16_t bits;
+    std::memcpy(&bits, run + 32 * k + 2 * row, 2);
+    return half_to_float(bits);
+  }
+};
+
+}  // namespace qeff::QEFF_ISA

@@ -1,0 +1,31 @@
+// Weights of 4 bits around zero with a half-precision scale for 32 of them. formats/codes.h says what the members are.
+#pragma once
+
+#include "formats/codes.h"
+
+namespace qeff::QEFF_ISA {
+
+struct Q4_0 {
+  static constexpr WeightFormat kFormat = WeightFormat::kQ4_0;
+  static constexpr int kUnitBlocks = 1, kSums = 1, kScales = 2;
+  static constexpr int32_t kOffset = 8, kStart = kStartWhole;
+  static constexpr bool kWide = false;
+  struct Unit {};
+
+  static inline Unit open(const uint8_t*) { return {}; }
+  static inline const uint8_t* codes(const uint8_t* unit, int) { return unit + 32; }
+  template <int G, bool Pinned>
+  static inline Bytes group(const uint8_t* codes, int v) {
+    return group_4bit<G, Pinned>(codes, v);
+  }
+  static inline void scales(const uint8_t* unit, const Unit&, int, F32 (&s)[kScales][kPanelVecs]) {
+    load_scales_f16(unit, s);
+  }
+  static inline F32 product(const I32 (&sums)[1], const F32 (&s)[kScales]) { return product_f16(sums[0], s); }
+  static inline F32 add(F32 product, const F32 (&)[kScales], Scalars a, F32 result) { return fma_lane<0>(product, a, result); }
+  static inline float value(const uint8_t* unit, int k, int row) {
+    return half_at(unit, row) * static_cast<float>(code_4bit(unit + 32, k, row) - 8);
+  }
+};
+
+}  // namespace qeff::QEFF_ISA

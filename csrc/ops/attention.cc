@@ -1,0 +1,131 @@
+// attention: write keys and values into the cache, then attend over what the cache holds.
+#include "ops/signature.h"
+#include "program/op_context.h"
+
+namespace qeff {
+
+namespace {
+
+struct AttentionParts {
+  int q, k, v, out;  // k, v: -1 when the cache is shared
+  int cache;
+  AttentionArgs args;  // all that does not change from step to step
+};
+
+AttentionArgs arguments(const AttentionParts& parts, const Step& step) {
+  AttentionArgs args = parts.args;
+  args.q = step.entry<float>(parts.q, 0);
+  args.q_stride = step.stride<float>(parts.q);
+  if (parts.k >= 0) {
+    args.k = step.entry<float>(parts.k, 0);
+    args.k_stride = step.stride<float>(parts.k);
+    args.v = step.entry<float>(parts.v, 0);
+    args.v_stride = step.stride<float>(parts.v);
+  }
+  args.out = step.entry<float>(parts.out, 0);
+  args.out_stride = step.stride<float>(parts.out);
+  args.cache = step.caches[parts.cache];
+  args.positions = step.positions;
+  args.parents = step.parents;
+  args.spans = step.spans;
+  args.num_spans = step.num_spans;
+  return args;
+}
+
+// Writes token by token, so it can follow the work that makes the keys without a pause.
+class CacheWriteStage final : public Stage {
+ public:
+  CacheWriteStage(const AttentionKernels& kernels, const AttentionParts& parts)
+      : Stage(Over::kTokens), kernels_(kernels), parts_(parts) {}
+
+  void run(const Step& step, int64_t first, int64_t last, Scratch) const override {
+    const AttentionArgs args = arguments(parts_, step);
+    for (int64_t s = 0; s < step.num_spans; ++s) {
+      const int64_t from = first > step.spans[s].start ? first : step.spans[s].start;
+      const int64_t to = last < step.spans[s].stop ? last : step.spans[s].stop;
+      if (from < to) kernels_.write(args, s, from, to);
+    }
+  }
+
+ private:
+  const AttentionKernels& kernels_;
+  const AttentionParts parts_;
+};
+
+class AttendStage final : public Stage {
+ public:
+  static constexpr int64_t kFewTokens = 16;
+
+  AttendStage(const AttentionKernels& kernels, const AttentionParts& parts)
+      : Stage(Over::kItems), kernels_(kernels), parts_(parts) {}
+
+  int64_t num_items(const Step& step) const override { return kernels_.num_items(arguments(parts_, step)); }
+  // A step of few tokens has an item for each head: neighbours in one call share the keys and values that they read.
+  int64_t grain(const Step& step, int num_threads) const override {
+    if (step.num_tokens > kFewTokens) return 1;
+    const int64_t num_chunks = num_threads * (step.num_tokens == 1 ? 1 : 4);
+    return (num_items(step) + num_chunks - 1) / num_chunks;
+  }
+  size_t scratch_bytes(const Step& step) const override { return kernels_.scratch_bytes(arguments(parts_, step)); }
+  void run(const Step& step, int64_t first, int64_t last, Scratch scratch) const override {
+    kernels_.attend(arguments(parts_, step), first, last, scratch.data);
+  }
+
+ private:
+  const AttentionKernels& kernels_;
+  const AttentionParts parts_;
+};
+
+// One number for each head, or nothing.
+const float* head_weights(OpContext& ctx, int input, int64_t num_heads) {
+  if (!ctx.has_input(input)) return nullptr;
+  ctx.check(ctx.value(ctx.input(input)).shape == Shape{num_heads}, "needs one number for each head");
+  return reinterpret_cast<const float*>(ctx.weight_data(ctx.input(input)));
+}
+
+}  // namespace
+
+void prepare_attention(OpContext& ctx) {
+  const ValueKind kind = check_signature(ctx, {{{"q", kFloats},
+                                                {"k", kFloats, From::kEntry, true},
+                                                {"v", kFloats, From::kEntry, true},
+                                                {"sinks", kFloats, From::kWeight, true},
+                                                {"slopes", kFloats, From::kWeight, true}},
+                                               {"cache", "value_dim", "scale", "softcap", "window", "chunk"}});
+  ctx.check(kind == ValueKind::kToken, "works on tokens, not on rows");
+  AttentionParts parts{};
+  parts.q = ctx.input(0);
+  parts.k = ctx.has_input(1) ? ctx.input(1) : -1;
+  parts.v = ctx.has_input(2) ? ctx.input(2) : -1;
+  parts.out = ctx.output(0);
+  parts.cache = static_cast<int>(int_attr_in(ctx, "cache", 0, static_cast<int64_t>(ctx.program().caches.size()) - 1));
+  const CacheLayer& layer = ctx.program().caches[static_cast<size_t>(parts.cache)];
+  const Shape& q = ctx.value(parts.q).shape;
+  ctx.check(q.size() == 2 && q[0] > 0 && q[0] <= 1 << 16, "needs queries of heads and features");
+  const int64_t num_heads = q[0];
+  ctx.check(num_heads % layer.num_kv_heads == 0, "has heads that do not share the cache evenly");
+  ctx.check(q[1] == layer.key_dim, "has queries of another size than the cache's keys");
+  ctx.check(ctx.int_attr("value_dim") == layer.value_dim, "has values of another size than the cache's");
+  check_output(ctx, 0, {num_heads, layer.value_dim}, DType::kF32);
+  ctx.check((parts.k >= 0) == (parts.v >= 0), "has keys without values");
+  if (parts.k >= 0) {
+    ctx.check(ctx.value(parts.k).shape == Shape{layer.num_kv_heads, layer.key_dim}, "has keys of another shape");
+    ctx.check(ctx.value(parts.v).shape == Shape{layer.num_kv_heads, layer.value_dim}, "has values of another shape");
+  }
+  AttentionArgs& args = parts.args;
+  args.num_heads = num_heads;
+  args.scale = finite_attr(ctx, "scale");
+  args.softcap = finite_attr(ctx, "softcap");
+  ctx.check(args.softcap >= 0, "has a negative softcap");
+  args.window = int_attr_in(ctx, "window", 0, 1 << 30);
+  args.chunk = int_attr_in(ctx, "chunk", 0, 1 << 30);
+  args.sinks = head_weights(ctx, 3, num_heads);
+  args.slopes = head_weights(ctx, 4, num_heads);
+  const AttentionKernels& kernels = *ctx.kernels().attention;
+  if (parts.k >= 0) {
+    ctx.emit_cache(std::make_unique<CacheWriteStage>(kernels, parts), {parts.k, parts.v}, {}, parts.cache, true);
+  }
+  ctx.emit_cache(std::make_unique<AttendStage>(kernels, parts), {parts.q}, {parts.out}, parts.cache, false);
+}
+
+}  // namespace qeff

@@ -1,0 +1,280 @@
+#include "program/executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace qeff {
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::kRequest, why); }
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+Program read_program(const std::string& folder) {
+  const MappedFile file(folder + "/program.json");
+  return load_program(file.text());
+}
+
+}  // namespace
+
+Executor::Executor(const std::string& folder, int num_threads, const std::string& isa)
+    : kernels_(choose_kernels(isa)),
+      weights_(folder + "/weights.safetensors"),
+      plan_(make_plan(read_program(folder), weights_, kernels_)),
+      pool_(num_threads > 0 ? num_threads : count_physical_cores()),
+      scratch_(static_cast<size_t>(pool_.num_threads())),
+      placements_(plan_.places.size()),
+      next_(new std::atomic<int64_t>[plan_.phases.size() * static_cast<size_t>(pool_.num_threads())]) {
+  for (const CacheLayer& layer : plan_.program.caches) {
+    const int64_t head = kernels_.attention->head_bytes(plan_.program.cache_format, layer.key_dim, layer.value_dim);
+    caches_.push_back({plan_.program.cache_format, layer.num_kv_heads, layer.key_dim, layer.value_dim, nullptr,
+                       head * layer.num_kv_heads, head});
+  }
+  step_.caches = caches_.data();
+  step_.placements = placements_.data();
+}
+
+void Executor::reserve(int64_t num_blocks) {
+  if (num_blocks < 0 || num_blocks > INT32_MAX) refuse("the number of cache blocks is out of range");
+  for (CacheView& cache : caches_) cache.data = nullptr;
+  cache_memory_.clear();
+  num_blocks_ = 0;
+  for (CacheView& cache : caches_) {
+    if (cache.block_stride != 0 && num_blocks > (int64_t{1} << 46) / cache.block_stride)
+      throw Error(ErrorCode::kResource, "the caches are too large");
+    cache_memory_.emplace_back(static_cast<size_t>(num_blocks * cache.block_stride));
+    cache.data = reinterpret_cast<uint8_t*>(cache_memory_.back().data());
+  }
+  num_blocks_ = num_blocks;
+}
+
+void Executor::copy_block(int64_t from, int64_t to) {
+  if (from < 0 || to < 0 || from >= num_blocks_ || to >= num_blocks_) refuse("there is no such cache block");
+  if (from == to) return;
+  for (const CacheView& cache : caches_)
+    std::memcpy(cache.data + to * cache.block_stride, cache.data + from * cache.block_stride, static_cast<size_t>(cache.block_stride));
+}
+
+int64_t Executor::block_bytes() const {
+  int64_t bytes = 0;
+  for (const CacheView& cache : caches_) bytes += cache.block_stride;
+  return bytes;
+}
+
+void Executor::check(const StepInput& input) const {
+  int64_t end = 0;
+  for (int64_t s = 0; s < input.num_spans; ++s) {
+    const SpanInput& span = input.spans[s];
+    if (span.start != end || span.stop <= span.start || span.stop > input.num_tokens) refuse("the spans do not cover the tokens in order");
+    end = span.stop;
+    const int64_t first = input.positions[span.start];
+    if (first < 0 || first > INT32_MAX) refuse("a position is out of range");
+    if (first + (span.stop - span.start) > span.num_blocks * kCacheBlockLen) refuse("a sequence has too few cache blocks for its tokens");
+    for (int64_t i = 0; i < span.num_blocks; ++i) {
+      if (span.blocks[i] < 0 || span.blocks[i] >= num_blocks_) refuse("a sequence names a cache block that does not exist");
+    }
+    for (int64_t t = span.start; t < span.stop; ++t) {
+      if (input.parents == nullptr) {
+        if (input.positions[t] != first + (t - span.start)) refuse("positions must rise by one within a sequence");
+        continue;
+      }
+      const int32_t parent = input.parents[t];
+      if (parent != -1 && (parent < span.start || parent >= t)) refuse("a token's parent must come before it in its sequence");
+      const int64_t expected = parent == -1 ? first : input.positions[parent] + 1;
+      if (input.positions[t] != expected) refuse("a token's position must follow its parent's");
+    }
+  }
+  if (end != input.num_tokens) refuse("the spans do not cover the tokens in order");
+  for (int64_t r = 0; r < input.num_rows; ++r) {
+    if (input.rows[r] < 0 || input.rows[r] >= input.num_tokens) refuse("a row names a token that is not in the step");
+  }
+}
+
+namespace {
+// Room for this many entries of an arena.
+AlignedMemory arena(int64_t count, int64_t entry_bytes) {
+  if (entry_bytes != 0 && count > (int64_t{1} << 46) / entry_bytes) throw Error(ErrorCode::kResource, "the step is too large");
+  return AlignedMemory(static_cast<size_t>(count * entry_bytes));
+}
+}  // namespace
+
+void Executor::prepare(const StepInput& input, float* logits) {
+  if (input.num_tokens > token_capacity_) {
+    token_capacity_ = 0;
+    token_arena_ = arena(input.num_tokens, plan_.token_arena_bytes);
+    token_capacity_ = input.num_tokens;
+  }
+  if (input.num_rows > row_capacity_) {
+    row_capacity_ = 0;
+    row_arena_ = arena(input.num_rows, plan_.row_arena_bytes);
+    row_capacity_ = input.num_rows;
+  }
+  spans_.clear();
+  for (int64_t s = 0; s < input.num_spans; ++s) {
+    const SpanInput& span = input.spans[s];
+    spans_.push_back({span.start, span.stop, input.positions[span.start], span.blocks});
+  }
+  for (size_t id = 0; id < placements_.size(); ++id) {
+    const Place& place = plan_.places[id];
+    const auto shifted = [&place](std::byte* base, int64_t capacity) { return base + place.offset * capacity + place.shift; };
+    // The caller's tokens and positions, and the weights, are only ever read.
+    switch (place.where) {
+      case Place::Where::kTokenArena: placements_[id] = {shifted(token_arena_.data(), token_capacity_), place.stride}; break;
+      case Place::Where::kRowArena: placements_[id] = {shifted(row_arena_.data(), row_capacity_), place.stride}; break;
+      case Place::Where::kWeight: placements_[id] = {const_cast<std::byte*>(place.weight), 0}; break;
+      case Place::Where::kTokenIds: placements_[id] = {reinterpret_cast<std::byte*>(const_cast<int64_t*>(input.tokens)), 8}; break;
+      case Place::Where::kPositions: placements_[id] = {reinterpret_cast<std::byte*>(const_cast<int64_t*>(input.positions)), 8}; break;
+      case Place::Where::kLogits: placements_[id] = {reinterpret_cast<std::byte*>(logits) + place.shift, place.stride}; break;
+    }
+  }
+  step_.num_tokens = input.num_tokens;
+  step_.num_rows = input.num_rows;
+  step_.row_tokens = input.rows;
+  step_.positions = input.positions;
+  step_.parents = input.parents;
+  step_.spans = spans_.data();
+  step_.num_spans = input.num_spans;
+  step_.failed_op.store(-1);
+  size_t scratch = 0;
+  for (const auto& stage : plan_.stages) scratch = std::max(scratch, stage->scratch_bytes(step_));
+  for (AlignedMemory& memory : scratch_) {
+    if (memory.bytes() < scratch) memory = AlignedMemory(scratch);
+  }
+  const size_t num_counters = plan_.phases.size() * static_cast<size_t>(num_threads());
+  for (size_t i = 0; i < num_counters; ++i) next_[i].store(0, std::memory_order_relaxed);
+}
+
+void Executor::step(const StepInput& input, float* logits) {
+  check(input);
+  if (input.num_tokens == 0) return;
+  prepare(input, logits);
+  pool_.run([](void* self, int member) { static_cast<Executor*>(self)->run_member(member); }, this);
+  const int op = step_.failed_op.load();
+  if (op >= 0) {
+    refuse("op '" + plan_.program.ops[static_cast<size_t>(op)].name + "' was asked for entry " +
+           std::to_string(step_.failed_number.load()) + ", which does not exist");
+  }
+  const int id = plan_.program.logits;
+  if (plan_.places[id].where != Place::Where::kLogits) {
+    const int64_t size = plan_.program.values[id].size;
+    for (int64_t r = 0; r < input.num_rows; ++r)
+      std::memcpy(logits + r * size, step_.entry<float>(id, r), static_cast<size_t>(size) * 4);
+  }
+}
+
+// A phase that cannot be shared, such as the norm of a single token, is run by whoever arrives last at the end of
+// the phase before it: the others wait once instead of twice.
+void Executor::run_member(int member) {
+  const bool is_timed = is_profiling_ && member == 0;
+  size_t index = skip_alone(0);
+  pool_.barrier([&] { run_alone(0, index, member); });
+  while (index < plan_.phases.size()) {
+    const int64_t before = is_timed ? now_ns() : 0;
+    run_phase(index, member);
+    const size_t next = skip_alone(index + 1);
+    pool_.barrier([&] { run_alone(index + 1, next, member); });
+    if (is_timed) profile_[index] += now_ns() - before - alone_ns_;
+    index = next;
+  }
+}
+
+size_t Executor::skip_alone(size_t index) const {
+  while (index < plan_.phases.size() && num_chunks(plan_.phases[index]) <= 1) ++index;
+  return index;
+}
+
+void Executor::run_alone(size_t first, size_t last, int member) {
+  const int64_t start = is_profiling_ ? now_ns() : 0;
+  int64_t before = start;
+  for (size_t index = first; index < last; ++index) {
+    run_phase(index, member);
+    if (!is_profiling_) continue;
+    const int64_t after = now_ns();
+    profile_[index] += after - before;
+    before = after;
+  }
+  alone_ns_ = before - start;
+}
+
+namespace {
+
+// How the items of one stage, or of a whole chain of light ones, are handed out.
+struct Share {
+  int64_t items, grain;
+  int64_t num_chunks() const { return (items + grain - 1) / grain; }
+};
+
+Share share_of_chain(const Phase& phase, const Step& step, int num_members) {
+  const int64_t count = phase.over == Stage::Over::kRows ? step.num_rows : step.num_tokens;
+  return {count, std::clamp<int64_t>(count / (4 * num_members), 1, 16)};
+}
+
+Share share_of_stage(const Stage& stage, const Step& step, int num_members) {
+  return {stage.num_items(step), stage.grain(step, num_members)};
+}
+
+}  // namespace
+
+int64_t Executor::num_chunks(const Phase& phase) const {
+  if (phase.over != Stage::Over::kItems) return share_of_chain(phase, step_, num_threads()).num_chunks();
+  int64_t total = 0;
+  for (const Stage* stage : phase.stages) total += share_of_stage(*stage, step_, num_threads()).num_chunks();
+  return total;
+}
+
+// Chunks are cut into one run for each member. A member takes its own run from first to last, so that it streams through
+// memory, and then helps the others with theirs.
+void Executor::run_phase(size_t index, int member) {
+  const Phase& phase = plan_.phases[index];
+  const int num_members = num_threads();
+  std::atomic<int64_t>* next = &next_[index * static_cast<size_t>(num_members)];
+  const AlignedMemory& memory = scratch_[static_cast<size_t>(member)];
+  const Scratch scratch{memory.data(), memory.bytes()};
+  const int64_t total = num_chunks(phase);
+  for (int turn = 0; turn < num_members; ++turn) {
+    const int owner = (member + turn) % num_members;
+    const int64_t begin = total * owner / num_members;
+    const int64_t end = total * (owner + 1) / num_members;
+    while (begin + next[owner].load(std::memory_order_relaxed) < end) {
+      const int64_t chunk = begin + next[owner].fetch_add(1, std::memory_order_relaxed);
+      if (chunk < end) run_chunk(phase, chunk, scratch);
+    }
+  }
+}
+
+void Executor::run_chunk(const Phase& phase, int64_t chunk, Scratch scratch) const {
+  if (phase.over != Stage::Over::kItems) {
+    const Share share = share_of_chain(phase, step_, num_threads());
+    const int64_t first = chunk * share.grain;
+    const int64_t last = std::min(first + share.grain, share.items);
+    for (const Stage* stage : phase.stages) stage->run(step_, first, last, scratch);
+    return;
+  }
+  for (const Stage* stage : phase.stages) {
+    const Share share = share_of_stage(*stage, step_, num_threads());
+    if (chunk < share.num_chunks()) {
+      const int64_t first = chunk * share.grain;
+      return stage->run(step_, first, std::min(first + share.grain, share.items), scratch);
+    }
+    chunk -= share.num_chunks();
+  }
+}
+
+void Executor::set_profiling(bool is_on) {
+  is_profiling_ = is_on;
+  profile_.assign(is_on ? plan_.phases.size() : 0, 0);
+}
+
+std::vector<int64_t> Executor::take_profile() {
+  std::vector<int64_t> result = profile_;
+  std::fill(profile_.begin(), profile_.end(), 0);
+  return result;
+}
+
+}  // namespace qeff

@@ -1,0 +1,93 @@
+// An opened container that runs steps: constant plan and weights, caches, and the memory of a step.
+//
+// One thread at a time may call a method. Two executors share nothing but mapped pages.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "program/memory.h"
+#include "program/plan.h"
+
+namespace qeff {
+
+// One sequence's part of a step, as the caller gives it.
+struct SpanInput {
+  int64_t start, stop;
+  const int32_t* blocks;
+  int64_t num_blocks;
+};
+
+struct StepInput {
+  const int64_t* tokens;
+  const int64_t* positions;
+  int64_t num_tokens;
+  const SpanInput* spans;
+  int64_t num_spans;
+  const int64_t* rows;
+  int64_t num_rows;
+  const int32_t* parents;  // or null
+};
+
+class Executor {
+ public:
+  // Throws Error. num_threads 0: one for each physical core. isa empty: the best.
+  Executor(const std::string& folder, int num_threads, const std::string& isa);
+
+  // Makes empty caches; what they held is lost.
+  void reserve(int64_t num_blocks);
+  // Runs a step and writes num_rows rows of logits. Checks all of the input first and throws
+  // Error(kRequest) without having changed anything; an index found bad on the way (a token outside the table) is
+  // reported after the step.
+  void step(const StepInput& input, float* logits);
+  void copy_block(int64_t from, int64_t to);
+
+  const Plan& plan() const { return plan_; }
+  const Kernels& kernels() const { return kernels_; }
+  int num_threads() const { return pool_.num_threads(); }
+  int64_t num_blocks() const { return num_blocks_; }
+  int64_t block_bytes() const;  // of all caches together
+  int64_t weights_bytes() const { return weights_.total_bytes(); }
+
+  // Nanoseconds spent in each phase since the last call, as seen by the calling thread; only while on.
+  void set_profiling(bool is_on);
+  std::vector<int64_t> take_profile();
+
+ private:
+  void check(const StepInput& input) const;
+  void prepare(const StepInput& input, float* logits);
+  void run_member(int member);
+  void run_phase(size_t index, int member);
+  void run_chunk(const Phase& phase, int64_t chunk, Scratch scratch) const;
+  // Chunks that the items of a phase are cut into; each goes to one thread.
+  int64_t num_chunks(const Phase& phase) const;
+  // The first phase from `index` on that has work for more than one thread.
+  size_t skip_alone(size_t index) const;
+  // Runs phases [first, last), which have not.
+  void run_alone(size_t first, size_t last, int member);
+
+  const Kernels& kernels_;
+  Weights weights_;
+  Plan plan_;
+  ThreadPool pool_;
+  int64_t num_blocks_ = 0;
+  std::vector<AlignedMemory> cache_memory_;
+  std::vector<CacheView> caches_;
+
+  // Of the step; allocated when a step is larger than any before it.
+  Step step_;
+  int64_t token_capacity_ = 0, row_capacity_ = 0;
+  AlignedMemory token_arena_, row_arena_;
+  std::vector<AlignedMemory> scratch_;  // by member
+  std::vector<Placement> placements_;
+  std::vector<SpanView> spans_;
+  std::unique_ptr<std::atomic<int64_t>[]> next_;  // chunks taken, by phase and member
+  bool is_profiling_ = false;
+  std::vector<int64_t> profile_;
+  int64_t alone_ns_ = 0;  // of the last run_alone
+};
+
+}  // namespace qeff

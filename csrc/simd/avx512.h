@@ -1,0 +1,169 @@
+// The SIMD layer on x86-64 with AVX-512 (F, BW, DQ, VL) and VNNI. simd/scalar.h says what each
+// function means.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace qeff::QEFF_ISA {
+
+inline constexpr int kLanes = 16;
+
+struct F32 {
+  __m512 v;
+};
+struct I32 {
+  __m512i v;
+};
+
+static inline float half_to_float(uint16_t h) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h))); }
+static inline uint16_t float_to_half(float f) {
+  return static_cast<uint16_t>(_mm_cvtsi128_si32(_mm_cvtps_ph(_mm_set_ss(f), _MM_FROUND_TO_NEAREST_INT)));
+}
+static inline float bfloat_to_float(uint16_t b) {
+  const uint32_t bits = static_cast<uint32_t>(b) << 16;
+  float result;
+  std::memcpy(&result, &bits, 4);
+  return result;
+}
+
+static inline F32 zero() { return {_mm512_setzero_ps()}; }
+static inline F32 set1(float x) { return {_mm512_set1_ps(x)}; }
+static inline F32 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+static inline void store(float* p, F32 a) { _mm512_storeu_ps(p, a.v); }
+static inline F32 load_f16(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
+static inline F32 load_bf16(const uint16_t* p) {
+  const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16))};
+}
+static inline void store_f16(uint16_t* p, F32 a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
+}
+static inline F32 operator+(F32 a, F32 b) { return {_mm512_add_ps(a.v, b.v)}; }
+static inline F32 operator-(F32 a, F32 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+static inline F32 operator*(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+static inline F32 operator/(F32 a, F32 b) { return {_mm512_div_ps(a.v, b.v)}; }
+static inline F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+static inline F32 min(F32 a, F32 b) { return {_mm512_min_ps(a.v, b.v)}; }
+static inline F32 max(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
+static inline F32 abs(F32 a) { return {_mm512_abs_ps(a.v)}; }
+static inline F32 sqrt(F32 a) { return {_mm512_sqrt_ps(a.v)}; }
+static inline F32 round(F32 a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+static inline F32 select_positive(F32 m, F32 a, F32 b) {
+  return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(m.v, _mm512_setzero_ps(), _CMP_GT_OQ), b.v, a.v)};
+}
+static inline float reduce_add(F32 a) {
+  const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+  const __m128 half = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 pair = _mm_add_ps(half, _mm_movehdup_ps(half));  // 0 + 1 and 2 + 3
+  return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehl_ps(pair, pair)));
+}
+static inline float reduce_max(F32 a) { return _mm512_reduce_max_ps(a.v); }
+
+static inline I32 set1_i32(int32_t x) { return {_mm512_set1_epi32(x)}; }
+static inline I32 load_i32(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
+static inline void store_i32(int32_t* p, I32 a) { _mm512_storeu_si512(p, a.v); }
+static inline I32 operator+(I32 a, I32 b) { return {_mm512_add_epi32(a.v, b.v)}; }
+static inline I32 operator*(I32 a, I32 b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
+static inline I32 operator&(I32 a, I32 b) { return {_mm512_and_si512(a.v, b.v)}; }
+template <int N>
+static inline I32 shift_left(I32 a) { return {_mm512_slli_epi32(a.v, N)}; }
+static inline F32 to_f32(I32 a) { return {_mm512_cvtepi32_ps(a.v)}; }
+static inline I32 to_i32(F32 a) { return {_mm512_cvtps_epi32(a.v)}; }
+static inline F32 as_f32(I32 a) { return {_mm512_castsi512_ps(a.v)}; }
+static inline I32 as_i32(F32 a) { return {_mm512_castps_si512(a.v)}; }
+
+struct Four {
+  const float* p;
+};
+static inline Four load_four(const float* p) { return {p}; }
+template <int I>
+static inline F32 fma_spread(F32 a, Four b, F32 c) { return fma(a, set1(b.p[I]), c); }
+static inline void load_i8x16(const int8_t* p, F32* out) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  out[0].v = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+}
+
+inline constexpr int kPanelVecs = 16 / kLanes;
+inline constexpr int kVecBytes = 4 * kLanes;
+inline constexpr int kTileVecs = 1;
+inline constexpr int kTileTokens = 8;
+inline constexpr int kFloatTileTokens = 8;
+
+struct Bytes {
+  __m512i v;
+};
+// Activations and factors stay in memory: each use spreads four bytes from there.
+struct Quads {
+  const int8_t* p;
+};
+struct Scalars {
+  const float* p;
+};
+struct Table16 {
+  __m512i v;
+};
+
+static inline Bytes load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+static inline void store_bytes(uint8_t* p, Bytes a) { _mm512_storeu_si512(p, a.v); }
+static inline Bytes low_nibbles(Bytes a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
+static inline Bytes high_nibbles(Bytes a) { return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))}; }
+template <int Field, int At>
+static inline Bytes insert_two_bits(Bytes a, Bytes b) {
+  // Shifts move pairs of bytes; what crosses from one byte to the other is masked out.
+  if constexpr (At > 2 * Field) b.v = _mm512_slli_epi16(b.v, At - 2 * Field);
+  if constexpr (At < 2 * Field) b.v = _mm512_srli_epi16(b.v, 2 * Field - At);
+  constexpr int kTakeSecondWhereFirst = 0xCA;  // mask ? b : a
+  return {_mm512_ternarylogic_epi32(_mm512_set1_epi8(3 << At), b.v, a.v, kTakeSecondWhereFirst)};
+}
+static inline Table16 load_table16(const uint8_t* p) {
+  return {_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
+static inline Bytes lookup(Table16 table, Bytes index) { return {_mm512_shuffle_epi8(table.v, index.v)}; }
+// The dot product takes unsigned weights.
+inline constexpr int kWideBias = 128;
+static inline Bytes wide_weights(Bytes a) { return {_mm512_xor_si512(a.v, _mm512_set1_epi8(-128))}; }
+
+static inline Quads load_quads(const int8_t* p) { return {p}; }
+template <int Group>
+static inline I32 dot(I32 sum, Bytes weights, Quads x) {
+  int32_t four;
+  std::memcpy(&four, x.p + 4 * Group, 4);
+  return {_mm512_dpbusd_epi32(sum.v, weights.v, _mm512_set1_epi32(four))};
+}
+template <int Group>
+static inline I32 dot_wide(I32 sum, Bytes weights, Quads x) { return dot<Group>(sum, weights, x); }
+
+static inline I32 max(I32 a, I32 b) { return {_mm512_max_epi32(a.v, b.v)}; }
+static inline void load_rows_u8(const uint8_t* p, I32 (&out)[kPanelVecs]) {
+  out[0].v = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+static inline void load_rows_i8(const uint8_t* p, I32 (&out)[kPanelVecs]) {
+  out[0].v = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+static inline int32_t store_rounded(int8_t* p, const F32 (&x)[32 / kLanes]) {
+  const __m512i first = _mm512_cvtps_epi32(x[0].v), second = _mm512_cvtps_epi32(x[1].v);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(first));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 16), _mm512_cvtepi32_epi8(second));
+  return _mm512_reduce_add_epi32(_mm512_add_epi32(first, second));
+}
+
+template <int Group>
+static inline I32 dot_pinned(I32 sum, Bytes weights, Quads x) { return dot<Group>(sum, weights, x); }
+template <int Group>
+static inline I32 dot_wide_pinned(I32 sum, Bytes weights, Quads x) { return dot_wide<Group>(sum, weights, x); }
+static inline F32 load_pinned(const float* p) { return load(p); }
+static inline Bytes load_bytes_pinned(const uint8_t* p) { return load_bytes(p); }
+static inline Quads load_quads_pinned(const int8_t* p) { return load_quads(p); }
+inline constexpr int kStartLanes = 1;
+static inline I32 load_start(const int32_t* p) { return set1_i32(*p); }
+static inline F32 fma_scalar(F32 a, const float* b, F32 c) { return fma(a, set1(*b), c); }
+static inline Scalars load_scalars(const float* p) { return {p}; }
+static inline F32 fma_in_place(F32 a, F32 b, F32 c) { return fma(a, b, c); }
+template <int Lane>
+static inline F32 fma_lane(F32 a, Scalars b, F32 c) { return fma(a, set1(b.p[Lane]), c); }
+
+}  // namespace qeff::QEFF_ISA

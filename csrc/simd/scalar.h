@@ -1,0 +1,212 @@
+// The SIMD layer without instructions of its own: right on every processor, and the form that
+// every other file of this folder has to follow.
+//
+// Each file defines, in the namespace of its instruction set: F32 (kLanes floats), I32 (kLanes
+// 32-bit integers) and functions on them. Kernels include the file named by QEFF_SIMD_HEADER and
+// use nothing else. fma(a, b, c) is a * b + c with one rounding on every instruction set.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace qeff::QEFF_ISA {
+
+inline constexpr int kLanes = 4;
+
+struct F32 {
+  float v[4];
+};
+struct I32 {
+  int32_t v[4];
+};
+
+#define QEFF_LANES for (int i = 0; i < 4; ++i)
+
+static inline float half_to_float(uint16_t h) {
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
+  const uint32_t magnitude = h & 0x7FFFu;
+  uint32_t bits;
+  if (magnitude >= 0x7C00u) {  // infinity and NaN
+    bits = sign | 0x7F800000u | ((magnitude & 0x3FFu) << 13);
+  } else if (magnitude >= 0x0400u) {
+    bits = sign | ((magnitude << 13) + 0x38000000u);
+  } else {  // subnormal: magnitude units of 2^-24
+    const float value = static_cast<float>(magnitude) * 5.9604644775390625e-08f;
+    std::memcpy(&bits, &value, 4);
+    bits |= sign;
+  }
+  float result;
+  std::memcpy(&result, &bits, 4);
+  return result;
+}
+
+static inline uint16_t float_to_half(float f) {
+  uint32_t bits;
+  std::memcpy(&bits, &f, 4);
+  const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
+  const uint32_t magnitude = bits & 0x7FFFFFFFu;
+  if (magnitude > 0x7F800000u) return static_cast<uint16_t>(sign | 0x7E00u);
+  if (magnitude >= 0x477FF000u) return static_cast<uint16_t>(sign | 0x7C00u);  // rounds to infinity
+  if (magnitude < 0x38800000u) {  // subnormal half: in units of 2^-24, nearest, ties to even
+    float scaled;
+    std::memcpy(&scaled, &magnitude, 4);
+    return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::nearbyintf(scaled * 16777216.0f)));
+  }
+  const uint32_t rounded = magnitude + 0xFFFu + ((magnitude >> 13) & 1u) - 0x38000000u;
+  return static_cast<uint16_t>(sign | (rounded >> 13));
+}
+
+static inline float bfloat_to_float(uint16_t b) {
+  const uint32_t bits = static_cast<uint32_t>(b) << 16;
+  float result;
+  std::memcpy(&result, &bits, 4);
+  return result;
+}
+
+static inline F32 zero() { return {{0, 0, 0, 0}}; }
+static inline F32 set1(float x) { return {{x, x, x, x}}; }
+static inline F32 load(const float* p) { F32 r; std::memcpy(r.v, p, sizeof r.v); return r; }
+static inline void store(float* p, F32 a) { std::memcpy(p, a.v, sizeof a.v); }
+static inline F32 load_f16(const uint16_t* p) { F32 r; QEFF_LANES r.v[i] = half_to_float(p[i]); return r; }
+static inline F32 load_bf16(const uint16_t* p) { F32 r; QEFF_LANES r.v[i] = bfloat_to_float(p[i]); return r; }
+static inline void store_f16(uint16_t* p, F32 a) { QEFF_LANES p[i] = float_to_half(a.v[i]); }
+static inline F32 operator+(F32 a, F32 b) { QEFF_LANES a.v[i] += b.v[i]; return a; }
+static inline F32 operator-(F32 a, F32 b) { QEFF_LANES a.v[i] -= b.v[i]; return a; }
+static inline F32 operator*(F32 a, F32 b) { QEFF_LANES a.v[i] *= b.v[i]; return a; }
+static inline F32 operator/(F32 a, F32 b) { QEFF_LANES a.v[i] /= b.v[i]; return a; }
+static inline F32 fma(F32 a, F32 b, F32 c) { QEFF_LANES c.v[i] = std::fma(a.v[i], b.v[i], c.v[i]); return c; }
+// min and max: of two numbers; what they give for NaN is not fixed.
+static inline F32 min(F32 a, F32 b) { QEFF_LANES a.v[i] = a.v[i] < b.v[i] ? a.v[i] : b.v[i]; return a; }
+static inline F32 max(F32 a, F32 b) { QEFF_LANES a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i]; return a; }
+static inline F32 abs(F32 a) { QEFF_LANES a.v[i] = std::fabs(a.v[i]); return a; }
+static inline F32 sqrt(F32 a) { QEFF_LANES a.v[i] = std::sqrt(a.v[i]); return a; }
+static inline F32 round(F32 a) { QEFF_LANES a.v[i] = std::nearbyintf(a.v[i]); return a; }  // halves to even
+// a where the lane of m is greater than zero, else b.
+static inline F32 select_positive(F32 m, F32 a, F32 b) { QEFF_LANES a.v[i] = m.v[i] > 0 ? a.v[i] : b.v[i]; return a; }
+// More than four lanes: the upper half is added to the lower until four are left.
+static inline float reduce_add(F32 a) { return (a.v[0] + a.v[1]) + (a.v[2] + a.v[3]); }
+static inline float reduce_max(F32 a) { float m = a.v[0]; QEFF_LANES m = a.v[i] > m ? a.v[i] : m; return m; }
+
+static inline I32 set1_i32(int32_t x) { return {{x, x, x, x}}; }
+static inline I32 load_i32(const int32_t* p) { I32 r; std::memcpy(r.v, p, sizeof r.v); return r; }
+static inline void store_i32(int32_t* p, I32 a) { std::memcpy(p, a.v, sizeof a.v); }
+static inline I32 operator+(I32 a, I32 b) { QEFF_LANES a.v[i] = static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) + static_cast<uint32_t>(b.v[i])); return a; }
+static inline I32 operator*(I32 a, I32 b) { QEFF_LANES a.v[i] = static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) * static_cast<uint32_t>(b.v[i])); return a; }
+static inline I32 operator&(I32 a, I32 b) { QEFF_LANES a.v[i] &= b.v[i]; return a; }
+template <int N>
+static inline I32 shift_left(I32 a) { QEFF_LANES a.v[i] = static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) << N); return a; }
+static inline F32 to_f32(I32 a) { F32 r; QEFF_LANES r.v[i] = static_cast<float>(a.v[i]); return r; }
+// Nearest integer, halves to even; the value must fit.
+static inline I32 to_i32(F32 a) { I32 r; QEFF_LANES r.v[i] = static_cast<int32_t>(std::nearbyintf(a.v[i])); return r; }
+static inline F32 as_f32(I32 a) { F32 r; std::memcpy(r.v, a.v, sizeof r.v); return r; }
+static inline I32 as_i32(F32 a) { I32 r; std::memcpy(r.v, a.v, sizeof r.v); return r; }
+
+// Four floats, each of which fma_spread can multiply all lanes by.
+struct Four {
+  float v[4];
+};
+static inline Four load_four(const float* p) { Four r; std::memcpy(r.v, p, sizeof r.v); return r; }
+// a * b[I] + c
+template <int I>
+static inline F32 fma_spread(F32 a, Four b, F32 c) { return fma(a, set1(b.v[I]), c); }
+// 16 signed bytes as 16 / kLanes vectors of floats.
+static inline void load_i8x16(const int8_t* p, F32* out) { for (int j = 0; j < 4; ++j) QEFF_LANES out[j].v[i] = static_cast<float>(p[4 * j + i]); }
+
+// Integer dot products and the panels of docs/panels.md. Lane i of an I32 or F32 belongs to row i of
+// kLanes neighbouring rows; a Bytes holds four neighbouring columns of each of these rows, row by row.
+inline constexpr int kPanelVecs = 16 / kLanes;  // vectors that cover the rows of a panel
+inline constexpr int kVecBytes = 4 * kLanes;
+// What the many-token kernels keep in registers at once: row vectors and tokens (4 at least), and tokens of
+// those that multiply floats.
+inline constexpr int kTileVecs = 1;
+inline constexpr int kTileTokens = 4;
+inline constexpr int kFloatTileTokens = 4;
+
+struct Bytes {
+  uint8_t v[16];
+};
+struct Quads {  // 16 activations of one token: four groups of four neighbouring columns
+  int8_t v[16];
+};
+struct Scalars {  // 4 floats that are used one by one
+  float v[4];
+};
+
+#define QEFF_BYTES for (int i = 0; i < 16; ++i)
+
+static inline Bytes load_bytes(const uint8_t* p) { Bytes r; std::memcpy(r.v, p, sizeof r.v); return r; }
+static inline void store_bytes(uint8_t* p, Bytes a) { std::memcpy(p, a.v, sizeof a.v); }
+static inline Bytes low_nibbles(Bytes a) { QEFF_BYTES a.v[i] &= 15; return a; }
+static inline Bytes high_nibbles(Bytes a) { QEFF_BYTES a.v[i] >>= 4; return a; }
+// a with bits At and At + 1 taken from the two-bit field number Field (0 to 3) of b.
+template <int Field, int At>
+static inline Bytes insert_two_bits(Bytes a, Bytes b) {
+  QEFF_BYTES a.v[i] = static_cast<uint8_t>((a.v[i] & ~(3 << At)) | (((b.v[i] >> (2 * Field)) & 3) << At));
+  return a;
+}
+struct Table16 {
+  uint8_t v[16];
+};
+static inline Table16 load_table16(const uint8_t* p) { Table16 r; std::memcpy(r.v, p, sizeof r.v); return r; }
+// table[index] of each byte; an index is less than 16.
+static inline Bytes lookup(Table16 table, Bytes index) { QEFF_BYTES index.v[i] = table.v[index.v[i]]; return index; }
+// Signed weights in the form that dot_wide takes: plus kWideBias, modulo 256.
+inline constexpr int kWideBias = 0;
+static inline Bytes wide_weights(Bytes a) { return a; }
+
+static inline Quads load_quads(const int8_t* p) { Quads r; std::memcpy(r.v, p, sizeof r.v); return r; }
+// Adds to each row the products of its four weights, 0 to 127, with group Group of the activations.
+template <int Group>
+[[gnu::noinline]] static I32 dot(I32 sum, Bytes weights, Quads x) {
+  QEFF_BYTES sum.v[i / 4] += static_cast<int8_t>(weights.v[i]) * x.v[4 * Group + i % 4];
+  return sum;
+}
+// The same for signed weights from wide_weights; the sum has kWideBias times that of x added.
+template <int Group>
+static inline I32 dot_wide(I32 sum, Bytes weights, Quads x) { return dot<Group>(sum, weights, x); }
+// What stays where the source has it. A kernel that counts its registers wants no load moved up, a register
+// move in place of a second load would take turns with dot products, and the order of dot products matters.
+template <int Group>
+static inline I32 dot_pinned(I32 sum, Bytes weights, Quads x) { return dot<Group>(sum, weights, x); }
+template <int Group>
+static inline I32 dot_wide_pinned(I32 sum, Bytes weights, Quads x) { return dot_wide<Group>(sum, weights, x); }
+static inline F32 load_pinned(const float* p) { return load(p); }
+static inline Bytes load_bytes_pinned(const uint8_t* p) { return load_bytes(p); }
+static inline Quads load_quads_pinned(const int8_t* p) { return load_quads(p); }
+// First value of an integer sum: kStartLanes copies in memory, one in every lane of the register.
+inline constexpr int kStartLanes = 1;
+static inline I32 load_start(const int32_t* p) { return set1_i32(*p); }
+
+static inline I32 max(I32 a, I32 b) { QEFF_LANES a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i]; return a; }
+// 16 unsigned bytes, one a row of a panel, as integers.
+static inline void load_rows_u8(const uint8_t* p, I32 (&out)[kPanelVecs]) {
+  for (int v = 0; v < kPanelVecs; ++v) QEFF_LANES out[v].v[i] = p[kLanes * v + i];
+}
+static inline void load_rows_i8(const uint8_t* p, I32 (&out)[kPanelVecs]) {  // the same for signed bytes
+  for (int v = 0; v < kPanelVecs; ++v) QEFF_LANES out[v].v[i] = static_cast<int8_t>(p[kLanes * v + i]);
+}
+// a * *b + c.
+static inline F32 fma_scalar(F32 a, const float* b, F32 c) { return fma(a, set1(*b), c); }
+static inline Scalars load_scalars(const float* p) { Scalars r; std::memcpy(r.v, p, sizeof r.v); return r; }
+// fma where c is not used again.
+static inline F32 fma_in_place(F32 a, F32 b, F32 c) { return fma(a, b, c); }
+// a * b[Lane] + c.
+template <int Lane>
+static inline F32 fma_lane(F32 a, Scalars b, F32 c) { return fma(a, set1(b.v[Lane]), c); }
+// Rounds 32 floats between -127 and 127 to int8, halves to even, stores them and returns their sum.
+static inline int32_t store_rounded(int8_t* p, const F32 (&x)[32 / kLanes]) {
+  int32_t sum = 0;
+  for (int v = 0; v < 32 / kLanes; ++v) {
+    QEFF_LANES {
+      p[kLanes * v + i] = static_cast<int8_t>(std::nearbyintf(x[v].v[i]));
+      sum += p[kLanes * v + i];
+    }
+  }
+  return sum;
+}
+
+#undef QEFF_BYTES
+#undef QEFF_LANES
+
+}  // namespace qeff::QEFF_ISA

@@ -1,0 +1,59 @@
+"""Drives a session as a benchmark does: equal prompts, then the likeliest token each time.
+
+No text, no schedule and no sampling, so that what is timed is the session. Knows nothing of
+clocks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qeff.core.errors import OptionValueError
+from qeff.runtime.session import Batch, Session, Span
+
+
+class Driver:
+    """A session with cache blocks for a number of sequences."""
+
+    def __init__(self, session: Session, num_sequences: int) -> None:
+        caps = session.caps
+        if num_sequences > caps.max_sequences:
+            raise OptionValueError(
+                f"a batch of {num_sequences} is larger than the {caps.max_sequences} sequences "
+                "that the container was compiled for",
+                "compile with a larger --batch-size, or lower --batch-sizes",
+            )
+        self.session = session
+        each = -(-caps.ctx_len // caps.block_len)
+        self._blocks = [tuple(range(i * each, (i + 1) * each)) for i in range(num_sequences)]
+        session.reserve(each * num_sequences)
+
+    def prefill(self, prompts: np.ndarray) -> np.ndarray:
+        """Run whole prompts [B, P], one after the other; the first token [B] of each answer."""
+        return np.array([self._prompt(row, prompt) for row, prompt in enumerate(prompts)], np.int64)
+
+    def decode(self, tokens: np.ndarray, start: int, count: int) -> np.ndarray:
+        """Go on from ``tokens`` [B], which stand at ``start``, for ``count`` steps."""
+        size = len(tokens)
+        spans = tuple(Span(row, row + 1, self._blocks[row]) for row in range(size))
+        rows = np.arange(size)
+        for position in range(start, start + count):
+            positions = np.full(size, position, np.int64)
+            logits = self.session.step(Batch(tokens, positions, spans, rows)).logits
+            tokens = logits.argmax(axis=-1)
+        return tokens
+
+    def _prompt(self, row: int, prompt: np.ndarray) -> int:
+        width = self.session.caps.max_step_tokens
+        logits = np.empty((0, 0))
+        for start in range(0, len(prompt), width):
+            part = prompt[start : start + width]
+            is_last = start + width >= len(prompt)
+            batch = Batch(
+                tokens=part,
+                positions=np.arange(start, start + len(part)),
+                spans=(Span(0, len(part), self._blocks[row]),),
+                logit_rows=np.array([len(part) - 1] if is_last else [], np.int64),
+            )
+            logits = self.session.step(batch).logits
+        return int(logits[-1].argmax())

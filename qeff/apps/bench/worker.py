@@ -1,0 +1,114 @@
+"""One measurement in a process of its own: a job as JSON on stdin, figures as JSON on stdout.
+
+Imports the run half only, so that memory and load time are those of a program that runs a
+container. ``python -m qeff.apps.bench.worker``; started by ``measure.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qeff.apps.bench.driver import Driver
+from qeff.apps.bench.limits import measure_limits
+from qeff.container import Container
+from qeff.core.errors import QeffError
+from qeff.runtime import Session, open_session
+
+WARM_STEPS = 4
+_STATUS = Path("/proc/self/status")
+
+
+def main() -> int:
+    """Do the job on stdin; an error of the user's is an answer too."""
+    job = json.load(sys.stdin)
+    try:
+        found = JOBS[job["what"]](job)
+    except QeffError as error:
+        found = {"error": [error.what, error.hint]}
+    print(json.dumps(found))
+    return 0
+
+
+def load(job: dict[str, Any]) -> dict[str, Any]:
+    """Seconds from a path to a session that is ready, and on to the first token of an answer."""
+    began = time.perf_counter()
+    container = Container.open(job["container"])
+    session = open_session(container, threads=job["threads"])
+    driver = Driver(session, 1)
+    ready = time.perf_counter()
+    driver.prefill(_prompts(session, 1, job["short_len"]))
+    done = time.perf_counter()
+    return {"load_s": ready - began, "first_token_s": done - began}
+
+
+def single(job: dict[str, Any]) -> dict[str, Any]:
+    """Prefill and decode of one sequence, the memory that took, and the machine's limits."""
+    session = open_session(Container.open(job["container"]), threads=job["threads"])
+    driver = Driver(session, 1)
+    long, short = (_prompts(session, 1, job[name]) for name in ("prompt_len", "short_len"))
+    driver.prefill(long)
+    driver.decode(driver.prefill(short), short.shape[1], WARM_STEPS)
+    found: dict[str, Any] = {"prefill_tok_s": [], "ttft_s": [], "decode_tok_s": []}
+    for _ in range(job["rounds"]):
+        seconds, _ = _timed(lambda: driver.prefill(long))
+        found["prefill_tok_s"].append(long.size / seconds)
+        seconds, tokens = _timed(lambda: driver.prefill(short))
+        found["ttft_s"].append(seconds)
+        seconds, _ = _timed(partial(driver.decode, tokens, short.shape[1], job["generation_len"]))
+        found["decode_tok_s"].append(job["generation_len"] / seconds)
+    found["peak_rss_bytes"] = peak_rss_bytes()
+    session.close()
+    found["limits"] = measure_limits(job["threads"]).to_json()
+    return found
+
+
+def batch(job: dict[str, Any]) -> dict[str, Any]:
+    """Decode of several sequences together; all their tokens count."""
+    session = open_session(Container.open(job["container"]), threads=job["threads"])
+    size, count = job["batch_size"], job["generation_len"]
+    driver = Driver(session, size)
+    prompts = _prompts(session, size, job["short_len"])
+    tokens = driver.prefill(prompts)
+    driver.decode(tokens, prompts.shape[1], WARM_STEPS)
+    rates = []
+    for _ in range(job["rounds"]):
+        seconds, _ = _timed(lambda: driver.decode(tokens, prompts.shape[1], count))
+        rates.append(size * count / seconds)
+    return {"batch_decode_tok_s": rates, "peak_rss_bytes": peak_rss_bytes()}
+
+
+JOBS = {"load": load, "single": single, "batch": batch}
+
+
+def peak_rss_bytes() -> int:
+    """The most memory that this process has had at once."""
+    if _STATUS.exists():
+        # getrusage would also count the process that started this one.
+        line = next(x for x in _STATUS.read_text().splitlines() if x.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _prompts(session: Session, count: int, length: int) -> np.ndarray:
+    """Token ids without meaning, the same in every run."""
+    draws = np.random.default_rng(0)
+    return draws.integers(0, session.caps.vocab_size, (count, length), np.int64)
+
+
+def _timed(call: Callable[[], np.ndarray]) -> tuple[float, np.ndarray]:
+    began = time.perf_counter()
+    made = call()
+    return time.perf_counter() - began, made
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,195 @@
+"""Build for the native engine: the program as JSON, matrices as panels, other weights as float32.
+
+What each matrix becomes is decided in ``compile/precision``, how panels lie in ``docs/panels.md``.
+Weights are packed while they are written, some rows at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from qeff.compile.lowering import SectionWriter
+from qeff.compile.matrices import Stored, rewrite, split_weights
+from qeff.compile.panels.layout import panel_shape
+from qeff.compile.panels.matrix import (
+    Matrix,
+    NoNumber,
+    float_matrix,
+    packed_matrix,
+    stack_shape,
+    unpacked_matrix,
+)
+from qeff.compile.panels.packing import Sums, stream_panels
+from qeff.compile.passes.fold import values_of
+from qeff.compile.plan import plan
+from qeff.compile.plan.cutting import can_cut, read_cut
+from qeff.compile.precision import Choice, choose
+from qeff.compile.quantize.report import ErrorReport
+from qeff.container.manifest import Port
+from qeff.container.program import Program
+from qeff.container.weights import ArrayStream
+from qeff.core.errors import CompileError
+from qeff.core.options import CompileOptions
+from qeff.core.progress import log
+from qeff.core.spec import INPUT_IDS, LOGITS, POSITION_IDS
+from qeff.ops import validate
+
+if TYPE_CHECKING:
+    from qeff.export.artifact import Graph
+
+PROGRAM = "program.json"
+LAYOUT = 1  # of panels and of the engine's own settings
+_UNQUANTISED = ("f32", "f16")
+_HALF_ERROR = 1e-3  # relative; rounding alone stays below half of this
+
+
+def lower(graph: Graph, options: CompileOptions, out: SectionWriter) -> None:
+    """Hand over program.json and a promise for each of its weights."""
+    planned, tensors = plan(graph)
+    entries = split_weights(planned)
+    choices = choose(entries, tensors, options)
+    dtypes = {
+        entry.name: choices[entry.name].format if entry.is_matrix else _plain_dtype(entry)
+        for entry in entries
+    }
+    program = rewrite(planned, entries, dtypes)
+    validate(program)
+    _tell_conversions(list(choices.values()))
+    report = ErrorReport()
+    for entry in entries:
+        _promise(entry, tensors[entry.source], choices.get(entry.name), report, out)
+    if any(_is_lossy(choice) for choice in choices.values()):
+        out.add_report("quantisation", report.summary)
+    kv = _kv_precision(options)
+    out.precision = _classes(entries, choices) | {"kv": kv}
+    out.inputs, out.outputs = _border(program)
+    data = program.to_json() | {"engine": {"layout": LAYOUT, "kv": kv}}
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    out.write_bytes(PROGRAM, text.encode())
+
+
+def _plain_dtype(entry: Stored) -> str:
+    return "f32" if entry.dtype in ("f16", "bf16") else entry.dtype
+
+
+def _is_lossy(choice: Choice) -> bool:
+    """Whether the change of numbers is one to report; rounding to fp16 is not."""
+    return not choice.is_exact and choice.format not in _UNQUANTISED
+
+
+def _kv_precision(options: CompileOptions) -> str:
+    if options.kv_precision != "auto":
+        return options.kv_precision
+    return "fp32" if options.precision == "fp32" else "fp16"
+
+
+def _promise(
+    entry: Stored,
+    tensor: ir.TensorProtocol,
+    choice: Choice | None,
+    report: ErrorReport,
+    out: SectionWriter,
+) -> None:
+    if choice is None:
+        dtype = _plain_dtype(entry)
+        out.add_weight(entry.name, entry.shape, dtype, partial(_plain, tensor, dtype))
+        return
+    shape = panel_shape(choice.format, entry.matrix_shape)
+
+    def produce() -> ArrayStream:
+        return ArrayStream(shape, np.dtype(np.uint8), _stream(entry, tensor, choice, report))
+
+    out.add_weight(entry.name, shape, "u8", produce)
+
+
+def _plain(tensor: ir.TensorProtocol, dtype: str) -> np.ndarray:
+    values = np.asarray(values_of(tensor))
+    return values.astype(np.float32, copy=False) if dtype == "f32" else values
+
+
+def _stream(
+    entry: Stored, tensor: ir.TensorProtocol, choice: Choice, report: ErrorReport
+) -> Iterator[np.ndarray]:
+    """The panels of one matrix; its error goes into the report once it is known."""
+    sums = Sums()
+    try:
+        yield from stream_panels(_open(entry, tensor, choice), choice.format, sums)
+    except NoNumber as error:
+        raise CompileError(
+            f"the weight {entry.source} is damaged: {error}", "download the checkpoint again"
+        ) from error
+    if choice.format == "f16" and sums.error > _HALF_ERROR**2 * sums.energy:
+        log.warning("the weight %s has values outside the range of fp16", entry.source)
+    if not _is_lossy(choice):
+        return
+    for role in sorted(entry.roles):
+        report.add(role, entry.source, sums.error, sums.energy)
+    if choice.packed is not None:
+        kind = f"{choice.packed.format} as {choice.format}"
+        report.add(kind, entry.source, sums.error, sums.energy)
+
+
+def _open(entry: Stored, tensor: ir.TensorProtocol, choice: Choice) -> Matrix:
+    if choice.packed is not None:
+        return packed_matrix(choice.packed) if choice.is_exact else unpacked_matrix(choice.packed)
+    if len(entry.shape) == len(entry.matrix_shape) and can_cut(tensor):
+        return _cut_matrix(entry, tensor)
+    values = np.asarray(values_of(tensor))
+    if not entry.is_transposed:
+        values = values.reshape(entry.matrix_shape)
+    return float_matrix(values, entry.is_transposed)
+
+
+def _cut_matrix(entry: Stored, tensor: ir.TensorProtocol) -> Matrix:
+    """A matrix whose rows are read from wherever they are stored."""
+    shape = stack_shape(entry.shape)
+
+    def read(index: int, start: int, stop: int) -> np.ndarray:
+        ends = ((start, stop), (0, shape[2]))
+        ends = ends[::-1] if entry.is_transposed else ends
+        part = read_cut(tensor, ((index, index + 1), *ends) if entry.is_stack else ends)
+        part = part.reshape(part.shape[-2:])
+        return np.ascontiguousarray(part.T if entry.is_transposed else part, np.float32)
+
+    return Matrix(shape, read)
+
+
+def _tell_conversions(choices: Sequence[Choice]) -> None:
+    """Say which packed formats are not run as they are."""
+    changed = Counter(
+        (choice.packed.format, choice.format)
+        for choice in choices
+        if choice.packed is not None and _is_lossy(choice)
+    )
+    for (old, new), count in sorted(changed.items()):
+        log.warning(
+            "%d tensors in %s become %s; the certificate tells how far that is from them",
+            count,
+            old,
+            new,
+        )
+
+
+def _classes(entries: Sequence[Stored], choices: Mapping[str, Choice]) -> dict[str, str]:
+    """The formats of each weight class, joined where there are several."""
+    found: dict[str, set[str]] = {"linear": set(), "head": set(), "embedding": set()}
+    for entry in entries:
+        if entry.is_matrix:
+            for role in entry.roles:
+                found.setdefault(role, set()).add(choices[entry.name].label)
+    found["other"] = {"fp32"} | found.get("other", set())
+    return {role: "+".join(sorted(labels)) for role, labels in found.items() if labels}
+
+
+def _border(program: Program) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+    """What goes in for each token, and what comes out for each row."""
+    logits = program.values[program.logits]
+    inputs = (Port(INPUT_IDS, "i64", ("tokens",)), Port(POSITION_IDS, "i64", ("tokens",)))
+    return inputs, (Port(LOGITS, logits.dtype, ("rows", *logits.shape)),)

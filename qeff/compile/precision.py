@@ -1,0 +1,100 @@
+"""Which number format each weight matrix gets: by its role, the precision asked for and overrides.
+
+The head and the embeddings keep eight bits where the products get fewer, since an error there moves
+every token's probability. Packed checkpoint tensors stay as they are unless a precision is named.
+Knows nothing of values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import onnx_ir as ir
+
+from qeff.compile.matrices import Stored
+from qeff.compile.panels.gguf_rows import EXACT
+from qeff.core.errors import OptionValueError, nearest
+from qeff.core.formats import FORMATS
+from qeff.core.options import CompileOptions
+from qeff.core.tensor import LazyTensor
+from qeff.export.artifact import CheckpointTensor
+
+FORMAT_OF = {
+    "fp32": "f32",
+    "fp16": "f16",
+    "int8": "q8_0",
+    "int4": "q4_0",
+    "mxfp8": "mxfp8",
+    "mxfp6": "mxfp6",
+    "mxfp4": "mxfp4",
+}
+CONVERTED = "q8_0"  # what a packed format that no engine of ours runs becomes
+_COARSE = ("int4", "mxfp8", "mxfp6", "mxfp4")
+_KEPT_HIGHER = ("head", "embedding")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How a matrix is stored: its format, and what it is called when people are told."""
+
+    format: str
+    label: str
+    packed: LazyTensor | None = None  # the packed tensor that it is made of
+    is_exact: bool = False  # the packed rows are taken over as they are
+
+
+def choose(
+    entries: Sequence[Stored], tensors: Mapping[str, ir.TensorProtocol], options: CompileOptions
+) -> dict[str, Choice]:
+    """The choice for each matrix, by the entry's name."""
+    matrices = [entry for entry in entries if entry.is_matrix]
+    _check_patterns(options.precision_overrides, [entry.source for entry in matrices])
+    return {
+        entry.name: _choose(entry, packed_of(entry, tensors[entry.source]), options)
+        for entry in matrices
+    }
+
+
+def packed_of(entry: Stored, tensor: ir.TensorProtocol) -> LazyTensor | None:
+    """The checkpoint's packed tensor, where the matrix is just that."""
+    if not isinstance(tensor, CheckpointTensor) or FORMATS[tensor.lazy.format].is_plain:
+        return None
+    return None if entry.is_transposed else tensor.lazy
+
+
+def _choose(entry: Stored, packed: LazyTensor | None, options: CompileOptions) -> Choice:
+    precision = _asked(entry, packed is not None, options)
+    if precision != "auto":
+        form = FORMAT_OF[precision]
+        is_exact = packed is not None and EXACT.get(packed.format) == form
+        return Choice(form, precision, packed, is_exact)
+    if packed is None:
+        return Choice("f16", "fp16")
+    if packed.format in EXACT:
+        return Choice(EXACT[packed.format], EXACT[packed.format], packed, is_exact=True)
+    return Choice(CONVERTED, CONVERTED, packed)
+
+
+def _asked(entry: Stored, is_packed: bool, options: CompileOptions) -> str:
+    """The precision of an entry; the last override that matches counts."""
+    for pattern, precision in reversed(options.precision_overrides):
+        if fnmatchcase(entry.source, pattern):
+            return precision
+    if "other" in entry.roles:
+        return "fp32"
+    if options.precision in _COARSE and entry.roles & set(_KEPT_HIGHER):
+        return "auto" if is_packed else "int8"
+    return options.precision
+
+
+def _check_patterns(overrides: Sequence[tuple[str, str]], names: Iterable[str]) -> None:
+    known = list(dict.fromkeys(names))
+    for pattern, _ in overrides:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            close = nearest(pattern, known) or next(iter(known), None)
+            raise OptionValueError(
+                f"no weight matrix has a name like {pattern!r}",
+                f"there is {close!r}" if close else "the program has no matrices",
+            )
