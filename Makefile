@@ -4,13 +4,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.run
 DEV_STAMP := $(VENV)/.dev
+# Those of the environment where there is one, looked for when they are used.
+CMAKE = $(shell command -v $(BIN)/cmake || echo cmake)
+CTEST = $(shell command -v $(BIN)/ctest || echo ctest)
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 
+MAKEFLAGS += --no-print-directory
+.NOTPARALLEL:
 .PHONY: demo test check lint types format tree native native-test sanitize clean
 
-demo: $(RUN_STAMP)
+demo: $(RUN_STAMP) native
 	$(BIN)/qeff infer --chat --prompt "Why is the sky blue?" --generation-len 80
 
-test: $(DEV_STAMP)
+test: $(DEV_STAMP) native-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: lint types test
@@ -29,18 +35,24 @@ format: $(DEV_STAMP)
 # The native core alone, into qeff/_native/: for work on csrc/, and for running from the source tree.
 native:
 	mkdir -p build
-	cmake -S . -B build/native -DQEFF_TESTS=ON > build/native.log || { cat build/native.log; exit 1; }
-	cmake --build build/native -j 2
+	$(CMAKE) -S . -B build/native -DQEFF_TESTS=ON > build/native.log || { cat build/native.log; exit 1; }
+	$(CMAKE) --build build/native --target inplace -j $(JOBS)
 
+# The C++ tests, in the same build folder: the kernels are compiled once.
 native-test: native
-	ctest --test-dir build/native --output-on-failure
+	$(CMAKE) --build build/native -j $(JOBS)
+	$(CTEST) --test-dir build/native --output-on-failure
 
-# The C++ tests under the sanitizers; kernels, thread pool and executor.
+# The C++ tests under the sanitizers. The kernels' own tests have one thread, which the thread sanitizer need not see.
 sanitize:
+	mkdir -p build
 	for kind in address,undefined thread; do \
-	  cmake -S . -B build/sanitize-$$kind -DQEFF_SANITIZE=$$kind -DQEFF_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo -DQEFF_INPLACE=OFF && \
-	  cmake --build build/sanitize-$$kind -j 2 && \
-	  ctest --test-dir build/sanitize-$$kind --output-on-failure || exit 1; done
+	  folder=build/sanitize-$$kind targets=all; \
+	  if [ $$kind = thread ]; then targets="thread_pool_test executor_test"; fi; \
+	  $(CMAKE) -S . -B $$folder -DQEFF_SANITIZE=$$kind -DQEFF_TESTS=ON -DQEFF_INPLACE=OFF \
+	    -DCMAKE_BUILD_TYPE=RelWithDebInfo > build/sanitize.log || { cat build/sanitize.log; exit 1; }; \
+	  $(CMAKE) --build $$folder --target $$targets -j $(JOBS) && \
+	  $(CTEST) --test-dir $$folder --output-on-failure -j $(JOBS) $$(test $$kind = thread && echo -R 'pool|executor') || exit 1; done
 
 tree: $(DEV_STAMP)
 	$(BIN)/python docs/make_tree.py
@@ -48,12 +60,17 @@ tree: $(DEV_STAMP)
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
+# The native core is not built by pip here but by `make native`, once for running and testing.
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+EDITABLE = --config-settings=wheel.cmake=false -e
+
 $(RUN_STAMP): $(BIN)/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[build]'
+	$(PIP) cmake
+	$(PIP) $(EDITABLE) '.[build]'
 	touch $@
 
 $(DEV_STAMP): $(RUN_STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[build,dev]'
+	$(PIP) $(EDITABLE) '.[build,dev]'
 	touch $@
 
 clean:

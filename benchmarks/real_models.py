@@ -1,11 +1,11 @@
 """Real checkpoints through `qeff infer`, beside transformers' own greedy decoding.
 
-    python benchmarks/real_models.py MODEL.gguf|FOLDER … [--new-tokens 32]
+    python benchmarks/real_models.py MODEL.gguf|FOLDER … [--new-tokens 32] [--target cpu]
 
 Each model runs twice through the command line (the second time from the cache) and once in
-transformers; the first tokens must be equal. Both get the same token ids, since transformers
-leaves out the beginning-of-text token that some GGUF files ask for. Text, seconds and peak memory
-are printed.
+transformers, all in fp32; the first tokens must be equal. Both get the same token ids, since
+transformers leaves out the beginning-of-text token that some GGUF files ask for. Text, seconds and
+peak memory are printed.
 """
 
 from __future__ import annotations
@@ -53,11 +53,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="+")
     parser.add_argument("--new-tokens", type=int, default=32)
+    parser.add_argument("--target", default="cpu")
     args = parser.parse_args()
     failed = 0
     for model in args.models:
         infer = [sys.executable, "-m", "qeff", "infer", "--model-name", model, "--json", "--quiet"]
         infer += ["--prompt", PROMPT, "--generation-len", str(args.new_tokens)]
+        infer += ["--target", args.target, "--precision", "fp32"]
         first, first_s, first_rss = timed(infer)
         again, again_s, again_rss = timed(infer)
         ours = first["results"][0]

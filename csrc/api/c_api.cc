@@ -103,7 +103,8 @@ qeff_session* qeff_open(const char* folder, const qeff_options* options, int* co
   const int result = guarded(error, error_size, [&] {
     const int threads = options == nullptr ? 0 : options->num_threads;
     const char* isa = options == nullptr || options->isa == nullptr ? "" : options->isa;
-    if (threads < 0 || threads > 1024) throw qeff::Error(qeff::ErrorCode::kRequest, "the number of threads must lie between 0 and 1024");
+    if (threads < 0 || threads > 1024)
+      throw qeff::Error(qeff::ErrorCode::kRequest, "the number of threads must lie between 0 and 1024");
     session = new qeff_session{qeff::Executor(folder, threads, isa), {}, {}};
   });
   if (code != nullptr) *code = result;
@@ -132,8 +133,8 @@ int qeff_reserve(qeff_session* session, int64_t num_blocks, char* error, size_t 
 
 int qeff_step(qeff_session* session, const qeff_batch* batch, float* logits, char* error, size_t error_size) {
   return guarded(error, error_size, [&] {
-    if (batch->num_tokens < 0 || batch->num_tokens > 1 << 24 || batch->num_spans < 0 || batch->num_spans > batch->num_tokens ||
-        batch->num_rows < 0 || batch->num_rows > 1 << 24)
+    if (batch->num_tokens < 0 || batch->num_tokens > 1 << 24 || batch->num_spans < 0 ||
+        batch->num_spans > batch->num_tokens || batch->num_rows < 0 || batch->num_rows > 1 << 24)
       throw qeff::Error(qeff::ErrorCode::kRequest, "the sizes of the step are out of range");
     session->spans.clear();
     for (int64_t i = 0; i < batch->num_spans; ++i) {

@@ -30,6 +30,13 @@ MappedFile::MappedFile(const std::string& path) {
   data_ = static_cast<const std::byte*>(mapped);
 }
 
+void MappedFile::expect_streaming() const {
+#if defined(MADV_HUGEPAGE)
+  // A hint: where the system cannot follow it, small pages are right, only slower.
+  if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_HUGEPAGE);
+#endif
+}
+
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }

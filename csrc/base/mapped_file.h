@@ -15,6 +15,9 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
+  // Says that the file will be read over and over: large pages are worth having.
+  void expect_streaming() const;
+
   const std::byte* data() const { return data_; }
   size_t size() const { return size_; }
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }

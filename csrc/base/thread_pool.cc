@@ -1,5 +1,6 @@
 #include "base/thread_pool.h"
 
+#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -20,21 +21,28 @@ inline void relax() {
 #endif
 }
 
-// How a member waits: it looks again and again for some 30 us, as long as most waits last; then it looks after offering its
-// processor to others, which costs little on a quiet machine and much less than spinning on a busy one; then it sleeps.
+// Waits until the number is no longer `old`. Most waits are short, so it looks again and again for some 30 us; after
+// that it offers the processor to others between two looks. It sleeps only after `num_yields` of them: within a job
+// members must stay runnable, since a system that sees them take turns leaves them on one processor.
 constexpr int kSpins = 2000;
-constexpr int kYields = 1000;
 
-void wait_while(const std::atomic<uint32_t>& number, uint32_t old) {
+bool changes_soon(const std::atomic<uint32_t>& number, uint32_t old, int num_yields) {
   for (int i = 0; i < kSpins; ++i) {
-    if (number.load(std::memory_order_acquire) != old) return;
+    if (number.load(std::memory_order_acquire) != old) return true;
     relax();
   }
-  for (int i = 0; i < kYields; ++i) {
-    if (number.load(std::memory_order_acquire) != old) return;
+  for (int i = 0; i < num_yields; ++i) {
+    if (number.load(std::memory_order_acquire) != old) return true;
     sched_yield();
   }
-  while (number.load(std::memory_order_acquire) == old) number.wait(old, std::memory_order_acquire);
+  return false;
+}
+
+constexpr int kYieldsInJob = 1 << 20;      // a second or so: somebody was stopped
+constexpr int kYieldsBetweenJobs = 1 << 12;  // a few milliseconds
+
+void wait_while(const std::atomic<uint32_t>& number, uint32_t old, int num_yields) {
+  while (!changes_soon(number, old, num_yields)) number.wait(old, std::memory_order_acquire);
 }
 
 }  // namespace
@@ -54,6 +62,7 @@ void ThreadPool::run(Job job, void* context) {
   job_ = job;
   context_ = context;
   if (num_threads_ > 1) {
+    keep_apart();
     epoch_.fetch_add(1, std::memory_order_release);
     epoch_.notify_all();
   }
@@ -61,16 +70,43 @@ void ThreadPool::run(Job job, void* context) {
   barrier();  // nobody is still reading job_ or context_
 }
 
+// Some systems leave two threads on one processor for as long as they take turns. So the members other than the caller
+// are kept off the processor that the caller runs on, and each has one of its own when there are just enough. Costs a
+// look at a number unless the caller has moved.
+void ThreadPool::keep_apart() {
+#if defined(__linux__)
+  const int cpu = sched_getcpu();
+  if (cpu < 0 || cpu == caller_cpu_) return;
+  caller_cpu_ = cpu;
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < num_threads_) return;
+  const bool has_one_each = CPU_COUNT(&allowed) == num_threads_;
+  CPU_CLR(cpu, &allowed);
+  int next = 0;
+  for (std::thread& thread : threads_) {
+    cpu_set_t mine = allowed;
+    if (has_one_each) {
+      while (!CPU_ISSET(next, &allowed)) ++next;
+      CPU_ZERO(&mine);
+      CPU_SET(next++, &mine);
+    }
+    // Where it is refused the thread stays where it is, which is right, only slower.
+    pthread_setaffinity_np(thread.native_handle(), sizeof mine, &mine);
+  }
+#endif
+}
+
 void ThreadPool::open_barrier(uint32_t round) {
   round_.store(round + 1, std::memory_order_release);
   round_.notify_all();
 }
 
-void ThreadPool::wait_for_barrier(uint32_t round) { wait_while(round_, round); }
+void ThreadPool::wait_for_barrier(uint32_t round) { wait_while(round_, round, kYieldsInJob); }
 
 void ThreadPool::work(int member) {
   for (uint32_t seen = 0;; ++seen) {
-    wait_while(epoch_, seen);
+    wait_while(epoch_, seen, kYieldsBetweenJobs);
     if (is_closing_.load(std::memory_order_relaxed)) return;
     job_(context_, member);
     barrier();

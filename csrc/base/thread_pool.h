@@ -41,10 +41,12 @@ class ThreadPool {
 
  private:
   void work(int member);
+  void keep_apart();
   void open_barrier(uint32_t round);
   void wait_for_barrier(uint32_t round);
 
   const int num_threads_;
+  int caller_cpu_ = -1;  // where the caller ran when the others were placed
   Job job_ = nullptr;
   void* context_ = nullptr;
   alignas(64) std::atomic<uint32_t> epoch_{0};    // number of jobs begun; the members wait for it to rise

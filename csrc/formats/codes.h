@@ -4,6 +4,7 @@
 //   kFormat        its WeightFormat
 //   kUnitBlocks    blocks of 32 columns in a unit
 //   kOffset        what every weight from unpack() has too much
+//   kSteps         instructions that unpack a vector of weights, about
 //   kWide          whether weights from unpack() are for dot_wide instead of dot
 //   kSums          integer sums a block has: 1, or 2 for one of each half
 //   kStart         what an integer sum begins with (below)
@@ -14,7 +15,8 @@
 //                  its loads are made
 //   scales()       the scales of all rows in a block
 //   product()      what the activations' scale is multiplied by in a block
-//   add()          result plus what a block adds to it; a has the activations' scale and its product with t
+//   add()          result plus what a block adds to it; lane Lane of a has the activations' scale, that of a_sum
+//                  its product with t
 //   value()        one weight as float; for single rows
 //
 // Integer sums begin with the bits of a float of the form 1.5 * 2^n, so that S more of them is that

@@ -11,6 +11,7 @@ struct MXFP4 {
   static constexpr int32_t kOffset = 12;
   static constexpr int32_t kStart = 0x4AC00000;  // 1.5 * 2^22: units of a half, as elements are doubled
   static constexpr float kStartValue = 6291456.0f;
+  static constexpr int kSteps = 2;
   static constexpr bool kWide = false;
   // Elements times 2 plus the offset.
   static constexpr uint8_t kElements[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
@@ -28,7 +29,10 @@ struct MXFP4 {
   static inline F32 product(const I32 (&sums)[1], const F32 (&s)[kScales]) {
     return (as_f32(sums[0]) - set1(kStartValue)) * s[0];
   }
-  static inline F32 add(F32 product, const F32 (&)[kScales], Scalars a, F32 result) { return fma_lane<0>(product, a, result); }
+  template <int Lane>
+  static inline F32 add(F32 product, const F32 (&)[kScales], Scalars a, Scalars, F32 result) {
+    return fma_lane<Lane>(product, a, result);
+  }
   static inline float value(const uint8_t* unit, int k, int row) {
     const int twice = kElements[code_4bit(unit + 16, k, row)] - kOffset;
     return e8m0_value(unit[row]) * (static_cast<float>(twice) * 0.5f);

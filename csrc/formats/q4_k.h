@@ -10,6 +10,7 @@ struct Q4_K {
   static constexpr WeightFormat kFormat = WeightFormat::kQ4_K;
   static constexpr int kUnitBlocks = 8, kSums = 1, kScales = 3;
   static constexpr int32_t kOffset = 0, kStart = kStartWhole;
+  static constexpr int kSteps = 1;
   static constexpr bool kWide = false;
   static constexpr int kBlockBytes = 288, kHeadBytes = 64;
   struct Unit {
@@ -29,7 +30,9 @@ struct Q4_K {
   }
   // A whole number below 2^23 as a float plus 2^23.
   static inline F32 biased(I32 n) { return as_f32(n + set1_i32(0x4B000000)); }
-  static inline const uint8_t* block_at(const uint8_t* unit, int block) { return unit + kHeadBytes + kBlockBytes * block; }
+  static inline const uint8_t* block_at(const uint8_t* unit, int block) {
+    return unit + kHeadBytes + kBlockBytes * block;
+  }
   static inline const uint8_t* codes(const uint8_t* unit, int block) { return block_at(unit, block) + 32; }
   template <int G, bool Pinned>
   static inline Bytes group(const uint8_t* codes, int v) {
@@ -47,8 +50,9 @@ struct Q4_K {
   }
   // d * s has at most 19 bits, so start times it is exact as well.
   static inline F32 product(const I32 (&sums)[1], const F32 (&s)[kScales]) { return product_f16(sums[0], s); }
-  static inline F32 add(F32 product, const F32 (&s)[kScales], Scalars a, F32 result) {
-    return fma_lane<1>(s[2], a, fma_lane<0>(product, a, result));
+  template <int Lane>
+  static inline F32 add(F32 product, const F32 (&s)[kScales], Scalars a, Scalars a_sum, F32 result) {
+    return fma_lane<Lane>(s[2], a_sum, fma_lane<Lane>(product, a, result));
   }
   static inline float value(const uint8_t* unit, int k, int row) {
     const uint8_t* block = block_at(unit, k / 32);

@@ -10,6 +10,7 @@ struct Q6_K {
   static constexpr WeightFormat kFormat = WeightFormat::kQ6_K;
   static constexpr int kUnitBlocks = 8, kSums = 2, kScales = 3;
   static constexpr int32_t kOffset = 32, kStart = kStartWhole;
+  static constexpr int kSteps = 3;
   static constexpr bool kWide = false;
   static constexpr int kBlockBytes = 416, kHeadBytes = 32;
   struct Unit {
@@ -21,7 +22,9 @@ struct Q6_K {
     for (int v = 0; v < kPanelVecs; ++v) u.d[v] = load_f16(halves(unit) + kLanes * v);
     return u;
   }
-  static inline const uint8_t* block_at(const uint8_t* unit, int block) { return unit + kHeadBytes + kBlockBytes * block; }
+  static inline const uint8_t* block_at(const uint8_t* unit, int block) {
+    return unit + kHeadBytes + kBlockBytes * block;
+  }
   static inline const uint8_t* codes(const uint8_t* unit, int block) { return block_at(unit, block) + 32; }
   template <int G, bool Pinned>
   static inline Bytes group(const uint8_t* codes, int v) {
@@ -42,7 +45,10 @@ struct Q6_K {
     const F32 start = set1(kStartWholeValue);
     return fma(as_f32(sums[0]) - start, s[1], (as_f32(sums[1]) - start) * s[2]) * s[0];
   }
-  static inline F32 add(F32 product, const F32 (&)[kScales], Scalars a, F32 result) { return fma_lane<0>(product, a, result); }
+  template <int Lane>
+  static inline F32 add(F32 product, const F32 (&)[kScales], Scalars a, Scalars, F32 result) {
+    return fma_lane<Lane>(product, a, result);
+  }
   static inline float value(const uint8_t* unit, int k, int row) {
     const uint8_t* block = block_at(unit, k / 32);
     const float scale = static_cast<float>(static_cast<int8_t>(block[k % 32 / 16 * 16 + row]));

@@ -9,6 +9,7 @@ struct Q8_0 {
   static constexpr WeightFormat kFormat = WeightFormat::kQ8_0;
   static constexpr int kUnitBlocks = 1, kSums = 1, kScales = 2;
   static constexpr int32_t kOffset = kWideBias, kStart = kStartWhole;
+  static constexpr int kSteps = 0;
   static constexpr bool kWide = true;
   struct Unit {};
 
@@ -22,7 +23,10 @@ struct Q8_0 {
     load_scales_f16(unit, s);
   }
   static inline F32 product(const I32 (&sums)[1], const F32 (&s)[kScales]) { return product_f16(sums[0], s); }
-  static inline F32 add(F32 product, const F32 (&)[kScales], Scalars a, F32 result) { return fma_lane<0>(product, a, result); }
+  template <int Lane>
+  static inline F32 add(F32 product, const F32 (&)[kScales], Scalars a, Scalars, F32 result) {
+    return fma_lane<Lane>(product, a, result);
+  }
   static inline float value(const uint8_t* unit, int k, int row) {
     return half_at(unit, row) * static_cast<float>(static_cast<int8_t>(unit[32 + value_number(k, row)]));
   }

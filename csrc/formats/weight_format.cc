@@ -1,3 +1,4 @@
+// Names and panel sizes of the weight formats, for code that is compiled once.
 #include <cstring>
 
 #include "formats/layout.h"

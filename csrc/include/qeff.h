@@ -3,8 +3,8 @@
  * A step takes tokens of any number of sequences, flat, and gives a row of logits for each token asked for. Cache
  * memory is cut into numbered blocks of `block_len` tokens that the caller hands out to sequences.
  *
- * Functions that can fail return 0, or one of the codes below with a sentence in `error` (cut to `error_size` bytes, always
- * terminated). One thread at a time may use a session; different sessions are independent of each other.
+ * Functions that can fail return 0, or one of the codes below with a sentence in `error` (cut to `error_size` bytes,
+ * always terminated). One thread at a time may use a session; different sessions are independent of each other.
  */
 #ifndef QEFF_H
 #define QEFF_H
@@ -72,21 +72,24 @@ QEFF_EXPORT int32_t qeff_api_version(void);
 QEFF_EXPORT const char* qeff_isas(void);
 
 /* Opens the container in `folder`; NULL with *code and a sentence when that fails. */
-QEFF_EXPORT qeff_session* qeff_open(const char* folder, const qeff_options* options, int* code, char* error, size_t error_size);
+QEFF_EXPORT qeff_session* qeff_open(const char* folder, const qeff_options* options, int* code, char* error,
+                                    size_t error_size);
 QEFF_EXPORT void qeff_close(qeff_session* session);
 QEFF_EXPORT void qeff_describe(const qeff_session* session, qeff_info* info);
 
 /* Makes room for cache blocks 0 .. num_blocks - 1; what they held is lost. */
 QEFF_EXPORT int qeff_reserve(qeff_session* session, int64_t num_blocks, char* error, size_t error_size);
 /* Runs all tokens, keeps their keys and values, writes num_rows * vocab_size floats to `logits`. */
-QEFF_EXPORT int qeff_step(qeff_session* session, const qeff_batch* batch, float* logits, char* error, size_t error_size);
+QEFF_EXPORT int qeff_step(qeff_session* session, const qeff_batch* batch, float* logits, char* error,
+                          size_t error_size);
 /* Copies whole blocks: pairs[2i] to pairs[2i + 1], in order. */
-QEFF_EXPORT int qeff_copy_blocks(qeff_session* session, const int32_t* pairs, int64_t num_pairs, char* error, size_t error_size);
+QEFF_EXPORT int qeff_copy_blocks(qeff_session* session, const int32_t* pairs, int64_t num_pairs, char* error,
+                                 size_t error_size);
 
 /* Times each phase of the steps that follow, or stops doing so. */
 QEFF_EXPORT void qeff_profile(qeff_session* session, int32_t is_on);
-/* The times since the last call as JSON: [[[op kind, op name], ...], nanoseconds] for each phase. Returns the bytes needed, the
- * terminator included; writes nothing when `size` is smaller. */
+/* The times since the last call as JSON: [[[op kind, op name], ...], nanoseconds] for each phase. Returns the bytes
+ * needed, the terminator included; writes nothing when `size` is smaller. */
 QEFF_EXPORT size_t qeff_take_profile(qeff_session* session, char* json, size_t size);
 
 /* What this machine can do at most with this many threads: bytes read from memory a second, int8 products a second. */

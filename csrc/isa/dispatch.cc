@@ -1,3 +1,4 @@
+// Which instruction sets this processor runs, and which one a session gets.
 #include <cstdlib>
 
 #include "base/error.h"
@@ -23,6 +24,7 @@ QEFF_DECLARE(neon)
 #elif defined(__x86_64__)
 QEFF_DECLARE(avx2)
 QEFF_DECLARE(avx512)
+QEFF_DECLARE(amx)
 #endif
 
 const std::vector<Kernels>& available_kernels() {
@@ -32,6 +34,8 @@ const std::vector<Kernels>& available_kernels() {
     if (processor_has_neon_dotprod()) list.push_back(QEFF_ENTRY(neon));
 #elif defined(__x86_64__)
     if (processor_has_avx512_vnni()) list.push_back(QEFF_ENTRY(avx512));
+    // Behind it, since scales for every 32 columns keep the unit for tiles waiting: it is not the faster one.
+    if (processor_has_amx_int8()) list.push_back(QEFF_ENTRY(amx));
     if (processor_has_avx2()) list.push_back(QEFF_ENTRY(avx2));
 #endif
     list.push_back(QEFF_ENTRY(scalar));
@@ -53,7 +57,8 @@ const Kernels& choose_kernels(const std::string& name) {
     if (wanted == kernels.isa) return kernels;
     known += (known.empty() ? "" : ", ") + std::string(kernels.isa);
   }
-  throw Error(ErrorCode::kResource, "this processor or this build has no instruction set '" + wanted + "'; it has " + known);
+  throw Error(ErrorCode::kResource,
+              "this processor or this build has no instruction set '" + wanted + "'; it has " + known);
 }
 
 }  // namespace qeff

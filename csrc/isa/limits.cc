@@ -49,12 +49,13 @@ void multiply_all(void* context, int member) {
 }  // namespace
 
 Limits measure_limits(int num_threads) {
-  if (num_threads < 1 || num_threads > 1024) throw Error(ErrorCode::kRequest, "the number of threads must lie between 1 and 1024");
+  if (num_threads < 1 || num_threads > 1024)
+    throw Error(ErrorCode::kRequest, "the number of threads must lie between 1 and 1024");
   ThreadPool pool(num_threads);
   const AlignedMemory buffer(kBufferBytes);
   std::memset(buffer.data(), 1, kBufferBytes);
-  Job job{reinterpret_cast<const uint64_t*>(buffer.data()), kBufferBytes / 8 / static_cast<size_t>(num_threads), 1 << 22,
-          choose_kernels("").peak, std::vector<uint64_t>(static_cast<size_t>(num_threads))};
+  Job job{reinterpret_cast<const uint64_t*>(buffer.data()), kBufferBytes / 8 / static_cast<size_t>(num_threads),
+          1 << 22, choose_kernels("").peak, std::vector<uint64_t>(static_cast<size_t>(num_threads))};
   Limits limits{0, 0};
   for (int round = 0; round < kRounds; ++round) {
     auto start = std::chrono::steady_clock::now();

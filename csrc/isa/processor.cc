@@ -1,5 +1,9 @@
 #include "isa/processor.h"
 
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #if defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -26,7 +30,19 @@ bool processor_has_avx2() {
 
 bool processor_has_avx512_vnni() {
   return processor_has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512vnni");
+}
+
+bool processor_has_amx_int8() {
+#if defined(__linux__)
+  if (!processor_has_avx512_vnni() || !__builtin_cpu_supports("amx-int8")) return false;
+  // Tiles are large, so a process has to ask before its threads may keep them.
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
 }
 
 #endif

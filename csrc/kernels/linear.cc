@@ -1,5 +1,10 @@
 #include "kernels/linear.h"
 
+#if defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__)
+// Kernels fix their order where it matters; a compiler that changes it before it has chosen registers adds moves.
+#pragma GCC optimize("no-schedule-insns")
+#endif
+
 #include QEFF_SIMD_HEADER
 
 #include "formats/bf16.h"
@@ -41,7 +46,8 @@ void round_block(const float* x, int8_t* q, float* scale, int32_t* sum) {
   *sum = store_rounded(q, values);
 }
 
-void round_activations(const float* x, int64_t x_stride, int64_t cols, int64_t first, int64_t last, const RoundedActivations& out) {
+void round_activations(const float* x, int64_t x_stride, int64_t cols, int64_t first, int64_t last,
+                       const RoundedActivations& out) {
   for (int64_t t = first; t < last; ++t) {
     const float* row = x + t * x_stride;
     int8_t* q = out.q + t * out.q_stride;

@@ -36,7 +36,8 @@ static inline void float_vector(const uint8_t* runs, int64_t num_cols, const flo
 }
 
 template <int Lane, int NT>
-[[gnu::always_inline]] static inline void float_column(const float* w, const Scalars (&xs)[NT], F32 (&sums)[NT][kPanelVecs]) {
+[[gnu::always_inline]] static inline void float_column(const float* w, const Scalars (&xs)[NT],
+                                                       F32 (&sums)[NT][kPanelVecs]) {
   unrolled<kPanelVecs>([&](auto v) QEFF_INLINE_BODY {
     const F32 column = load_pinned(w + 16 * Lane + kLanes * v);
     unrolled<NT>([&](auto t) QEFF_INLINE_BODY { sums[t][v] = fma_lane<Lane>(column, xs[t], sums[t][v]); });
@@ -45,7 +46,8 @@ template <int Lane, int NT>
 
 // A panel's columns as floats times NT tokens.
 template <int NT>
-[[gnu::noinline]] static void float_tile(const float* w, int64_t num_cols, const float* const* x, const Edge& edge, float* const* y) {
+[[gnu::noinline]] static void float_tile(const float* w, int64_t num_cols, const float* const* x, const Edge& edge,
+                                         float* const* y) {
   F32 sums[NT][kPanelVecs];
   const float* row[NT];
   unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
@@ -63,7 +65,8 @@ template <int NT>
   }
   for (; k < num_cols; ++k, w += 16) {
     unrolled<kPanelVecs>([&](auto v) QEFF_INLINE_BODY {
-      unrolled<NT>([&](auto t) QEFF_INLINE_BODY { sums[t][v] = fma_scalar(load(w + kLanes * v), row[t] + k, sums[t][v]); });
+      unrolled<NT>([&](auto t)
+                       QEFF_INLINE_BODY { sums[t][v] = fma_scalar(load(w + kLanes * v), row[t] + k, sums[t][v]); });
     });
   }
   unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
@@ -72,8 +75,8 @@ template <int NT>
 }
 
 template <int NT = kFloatTileTokens>
-static inline void float_tiles(int num_tokens, const float* w, int64_t num_cols, const float* const* x, const Edge& edge,
-                               float* const* y) {
+static inline void float_tiles(int num_tokens, const float* w, int64_t num_cols, const float* const* x,
+                               const Edge& edge, float* const* y) {
   if constexpr (NT > 1) {
     if (num_tokens < NT) return float_tiles<NT - 1>(num_tokens, w, num_cols, x, edge, y);
   }

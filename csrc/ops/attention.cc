@@ -61,10 +61,9 @@ class AttendStage final : public Stage {
 
   int64_t num_items(const Step& step) const override { return kernels_.num_items(arguments(parts_, step)); }
   // A step of few tokens has an item for each head: neighbours in one call share the keys and values that they read.
-  int64_t grain(const Step& step, int num_threads) const override {
-    if (step.num_tokens > kFewTokens) return 1;
-    const int64_t num_chunks = num_threads * (step.num_tokens == 1 ? 1 : 4);
-    return (num_items(step) + num_chunks - 1) / num_chunks;
+  // Items of longer prompts are large, and each is a call of its own.
+  int64_t calls_per_thread(const Step& step) const override {
+    return step.num_tokens == 1 ? 1 : step.num_tokens <= kFewTokens ? 4 : 1 << 20;
   }
   size_t scratch_bytes(const Step& step) const override { return kernels_.scratch_bytes(arguments(parts_, step)); }
   void run(const Step& step, int64_t first, int64_t last, Scratch scratch) const override {

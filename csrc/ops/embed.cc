@@ -22,7 +22,8 @@ class EmbedStage final : public Stage {
     int64_t element_bytes;  // of a plain table
   };
 
-  EmbedStage(Over over, const LinearKernels& kernels, const Parts& parts) : Stage(over), kernels_(kernels), parts_(parts) {}
+  EmbedStage(Over over, const LinearKernels& kernels, const Parts& parts)
+      : Stage(over), kernels_(kernels), parts_(parts) {}
 
   void run(const Step& step, int64_t first, int64_t last, Scratch) const override {
     const int64_t row_bytes = parts_.row_size * (parts_.is_matrix ? 4 : parts_.element_bytes);

@@ -13,20 +13,19 @@ class LinearStage final : public Stage {
     OpContext::Rounded rounded;
     LinearArgs args;  // all that does not change from step to step
     int64_t groups;   // products an entry
+    int64_t panel_bytes;
     bool is_row;
   };
 
-  LinearStage(const LinearKernels& kernels, const Parts& parts) : Stage(Over::kItems), kernels_(kernels), parts_(parts) {}
+  LinearStage(const LinearKernels& kernels, const Parts& parts)
+      : Stage(Over::kItems), kernels_(kernels), parts_(parts) {}
 
   int64_t num_items(const Step& step) const override {
     return count(step) == 0 ? 0 : (parts_.args.rows + kPanelRows - 1) / kPanelRows;
   }
-  int64_t grain(const Step& step, int num_threads) const override {
-    // One token: small enough to even out the threads, large enough to stream. Many tokens: every
-    // call brings them into the kernel's form first, so there are few calls.
-    const int64_t share = num_items(step) / (num_threads * (count(step) > 4 ? 2 : 4));
-    return share < 1 ? 1 : share;
-  }
+  int64_t item_cost(const Step&) const override { return parts_.panel_bytes; }
+  // With many tokens every call brings them into the kernel's form first.
+  int64_t calls_per_thread(const Step& step) const override { return count(step) > 4 ? 2 : 4; }
   size_t scratch_bytes(const Step&) const override { return kLinearScratchBytes; }
 
   void run(const Step& step, int64_t first, int64_t last, Scratch scratch) const override {
@@ -72,7 +71,8 @@ class LinearStage final : public Stage {
 
 void prepare_linear(OpContext& ctx) {
   const ValueKind kind = check_signature(
-      ctx, {{{"x", kFloats}, {"weight", kMatrices, From::kWeight}, {"bias", kFloats, From::kWeight, true}}, {"transposed"}});
+      ctx,
+      {{{"x", kFloats}, {"weight", kMatrices, From::kWeight}, {"bias", kFloats, From::kWeight, true}}, {"transposed"}});
   LinearStage::Parts parts{};
   parts.x = ctx.input(0);
   parts.y = ctx.output(0);
@@ -91,6 +91,7 @@ void prepare_linear(OpContext& ctx) {
   parts.args.panels = reinterpret_cast<const uint8_t*>(ctx.weight_data(weight_id));
   parts.args.rows = weight.shape[0];
   parts.args.cols = weight.shape[1];
+  parts.panel_bytes = panel_bytes(weight.format, weight.shape[1]);
   if (ctx.has_input(2)) {
     ctx.check(ctx.value(ctx.input(2)).shape == Shape{weight.shape[0]}, "has a bias of another shape");
     parts.args.bias = reinterpret_cast<const float*>(ctx.weight_data(ctx.input(2)));

@@ -134,6 +134,9 @@ class ProductStage final : public Stage {
   }
 
   int64_t num_items(const Step& step) const override { return moe_.most_groups(step) * num_chunks_; }
+  // An item is as much as a call should have; how many of them are empty is not known beforehand.
+  int64_t item_cost(const Step&) const override { return chunk_ * matrix_.panel_bytes; }
+  int64_t calls_per_thread(const Step&) const override { return 1 << 20; }
   size_t scratch_bytes(const Step&) const override { return kLinearScratchBytes; }
   void run(const Step& step, int64_t first, int64_t last, Scratch scratch) const override {
     const Groups groups = moe_.groups(step);
@@ -195,10 +198,6 @@ class ActivateStage final : public Stage {
       : Stage(Over::kItems), moe_(moe), hidden_size_(hidden_size), size_(size), rounds_(rounds), kernels_(kernels) {}
 
   int64_t num_items(const Step& step) const override { return moe_.num_choices(step); }
-  int64_t grain(const Step& step, int num_threads) const override {
-    const int64_t share = moe_.num_choices(step) / (4 * num_threads);
-    return share < 1 ? 1 : share > 16 ? 16 : share;
-  }
   size_t scratch_bytes(const Step&) const override {
     return moe_.gate == Moe::Gate::kInterleaved ? static_cast<size_t>(hidden_size_) * sizeof(float) : 0;
   }

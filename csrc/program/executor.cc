@@ -13,7 +13,8 @@ namespace {
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::kRequest, why); }
 
 int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 Program read_program(const std::string& folder) {
@@ -58,7 +59,8 @@ void Executor::copy_block(int64_t from, int64_t to) {
   if (from < 0 || to < 0 || from >= num_blocks_ || to >= num_blocks_) refuse("there is no such cache block");
   if (from == to) return;
   for (const CacheView& cache : caches_)
-    std::memcpy(cache.data + to * cache.block_stride, cache.data + from * cache.block_stride, static_cast<size_t>(cache.block_stride));
+    std::memcpy(cache.data + to * cache.block_stride, cache.data + from * cache.block_stride,
+                static_cast<size_t>(cache.block_stride));
 }
 
 int64_t Executor::block_bytes() const {
@@ -71,13 +73,16 @@ void Executor::check(const StepInput& input) const {
   int64_t end = 0;
   for (int64_t s = 0; s < input.num_spans; ++s) {
     const SpanInput& span = input.spans[s];
-    if (span.start != end || span.stop <= span.start || span.stop > input.num_tokens) refuse("the spans do not cover the tokens in order");
+    if (span.start != end || span.stop <= span.start || span.stop > input.num_tokens)
+      refuse("the spans do not cover the tokens in order");
     end = span.stop;
     const int64_t first = input.positions[span.start];
     if (first < 0 || first > INT32_MAX) refuse("a position is out of range");
-    if (first + (span.stop - span.start) > span.num_blocks * kCacheBlockLen) refuse("a sequence has too few cache blocks for its tokens");
+    if (first + (span.stop - span.start) > span.num_blocks * kCacheBlockLen)
+      refuse("a sequence has too few cache blocks for its tokens");
     for (int64_t i = 0; i < span.num_blocks; ++i) {
-      if (span.blocks[i] < 0 || span.blocks[i] >= num_blocks_) refuse("a sequence names a cache block that does not exist");
+      if (span.blocks[i] < 0 || span.blocks[i] >= num_blocks_)
+        refuse("a sequence names a cache block that does not exist");
     }
     for (int64_t t = span.start; t < span.stop; ++t) {
       if (input.parents == nullptr) {
@@ -85,7 +90,8 @@ void Executor::check(const StepInput& input) const {
         continue;
       }
       const int32_t parent = input.parents[t];
-      if (parent != -1 && (parent < span.start || parent >= t)) refuse("a token's parent must come before it in its sequence");
+      if (parent != -1 && (parent < span.start || parent >= t))
+        refuse("a token's parent must come before it in its sequence");
       const int64_t expected = parent == -1 ? first : input.positions[parent] + 1;
       if (input.positions[t] != expected) refuse("a token's position must follow its parent's");
     }
@@ -99,7 +105,8 @@ void Executor::check(const StepInput& input) const {
 namespace {
 // Room for this many entries of an arena.
 AlignedMemory arena(int64_t count, int64_t entry_bytes) {
-  if (entry_bytes != 0 && count > (int64_t{1} << 46) / entry_bytes) throw Error(ErrorCode::kResource, "the step is too large");
+  if (entry_bytes != 0 && count > (int64_t{1} << 46) / entry_bytes)
+    throw Error(ErrorCode::kResource, "the step is too large");
   return AlignedMemory(static_cast<size_t>(count * entry_bytes));
 }
 }  // namespace
@@ -122,15 +129,25 @@ void Executor::prepare(const StepInput& input, float* logits) {
   }
   for (size_t id = 0; id < placements_.size(); ++id) {
     const Place& place = plan_.places[id];
-    const auto shifted = [&place](std::byte* base, int64_t capacity) { return base + place.offset * capacity + place.shift; };
+    const auto shifted = [&place](std::byte* base, int64_t capacity) {
+      return base + place.offset * capacity + place.shift;
+    };
     // The caller's tokens and positions, and the weights, are only ever read.
     switch (place.where) {
-      case Place::Where::kTokenArena: placements_[id] = {shifted(token_arena_.data(), token_capacity_), place.stride}; break;
+      case Place::Where::kTokenArena:
+        placements_[id] = {shifted(token_arena_.data(), token_capacity_), place.stride};
+        break;
       case Place::Where::kRowArena: placements_[id] = {shifted(row_arena_.data(), row_capacity_), place.stride}; break;
       case Place::Where::kWeight: placements_[id] = {const_cast<std::byte*>(place.weight), 0}; break;
-      case Place::Where::kTokenIds: placements_[id] = {reinterpret_cast<std::byte*>(const_cast<int64_t*>(input.tokens)), 8}; break;
-      case Place::Where::kPositions: placements_[id] = {reinterpret_cast<std::byte*>(const_cast<int64_t*>(input.positions)), 8}; break;
-      case Place::Where::kLogits: placements_[id] = {reinterpret_cast<std::byte*>(logits) + place.shift, place.stride}; break;
+      case Place::Where::kTokenIds:
+        placements_[id] = {reinterpret_cast<std::byte*>(const_cast<int64_t*>(input.tokens)), 8};
+        break;
+      case Place::Where::kPositions:
+        placements_[id] = {reinterpret_cast<std::byte*>(const_cast<int64_t*>(input.positions)), 8};
+        break;
+      case Place::Where::kLogits:
+        placements_[id] = {reinterpret_cast<std::byte*>(logits) + place.shift, place.stride};
+        break;
     }
   }
   step_.num_tokens = input.num_tokens;
@@ -215,21 +232,33 @@ Share share_of_chain(const Phase& phase, const Step& step, int num_members) {
   return {count, std::clamp<int64_t>(count / (4 * num_members), 1, 16)};
 }
 
-Share share_of_stage(const Stage& stage, const Step& step, int num_members) {
-  return {stage.num_items(step), stage.grain(step, num_members)};
+// What a chunk of a phase costs, so that chunks of all its stages are alike.
+int64_t chunk_cost(const Phase& phase, const Step& step, int num_members) {
+  int64_t total = 0, calls = INT32_MAX;
+  for (const Stage* stage : phase.stages) {
+    total += stage->num_items(step) * stage->item_cost(step);
+    calls = std::min(calls, stage->calls_per_thread(step));
+  }
+  return std::max<int64_t>(1, total / (calls * num_members));
+}
+
+Share share_of_stage(const Stage& stage, const Step& step, int64_t cost) {
+  const int64_t item_cost = std::max<int64_t>(1, stage.item_cost(step));
+  return {stage.num_items(step), std::max<int64_t>(1, (cost + item_cost / 2) / item_cost)};
 }
 
 }  // namespace
 
 int64_t Executor::num_chunks(const Phase& phase) const {
   if (phase.over != Stage::Over::kItems) return share_of_chain(phase, step_, num_threads()).num_chunks();
+  const int64_t cost = chunk_cost(phase, step_, num_threads());
   int64_t total = 0;
-  for (const Stage* stage : phase.stages) total += share_of_stage(*stage, step_, num_threads()).num_chunks();
+  for (const Stage* stage : phase.stages) total += share_of_stage(*stage, step_, cost).num_chunks();
   return total;
 }
 
-// Chunks are cut into one run for each member. A member takes its own run from first to last, so that it streams through
-// memory, and then helps the others with theirs.
+// Chunks are cut into one run for each member. A member takes its own run from first to last, so that it streams
+// through memory, and then helps the others with theirs.
 void Executor::run_phase(size_t index, int member) {
   const Phase& phase = plan_.phases[index];
   const int num_members = num_threads();
@@ -256,8 +285,9 @@ void Executor::run_chunk(const Phase& phase, int64_t chunk, Scratch scratch) con
     for (const Stage* stage : phase.stages) stage->run(step_, first, last, scratch);
     return;
   }
+  const int64_t cost = chunk_cost(phase, step_, num_threads());
   for (const Stage* stage : phase.stages) {
-    const Share share = share_of_stage(*stage, step_, num_threads());
+    const Share share = share_of_stage(*stage, step_, cost);
     if (chunk < share.num_chunks()) {
       const int64_t first = chunk * share.grain;
       return stage->run(step_, first, std::min(first + share.grain, share.items), scratch);

@@ -1,3 +1,4 @@
+// Reads a program: JSON into values and ops, with every number checked before it is used.
 #include <map>
 
 #include "base/error.h"
@@ -36,7 +37,8 @@ Value read_value(const Json& item) {
   else fail("value '" + value.name + "' has kind '" + kind + "'");
   value.shape = parts[2].as_ints();
   value.size = size_of(value.shape, value.name);
-  if (value.kind != ValueKind::kWeight && value.size > kMaxInnerSize) fail("value '" + value.name + "' is too large for one token");
+  if (value.kind != ValueKind::kWeight && value.size > kMaxInnerSize)
+    fail("value '" + value.name + "' is too large for one token");
   const std::string& dtype = parts[3].as_string();
   value.format = WeightFormat::kF32;
   value.panel_rows = value.panel_cols = 0;
@@ -53,7 +55,8 @@ Value read_value(const Json& item) {
 std::vector<int> read_ids(const Json& list, size_t num_values, bool may_be_absent) {
   std::vector<int> ids;
   for (const int64_t id : list.as_ints()) {
-    if (id >= static_cast<int64_t>(num_values) || id < (may_be_absent ? -1 : 0)) fail("an op names a value that does not exist");
+    if (id >= static_cast<int64_t>(num_values) || id < (may_be_absent ? -1 : 0))
+      fail("an op names a value that does not exist");
     ids.push_back(static_cast<int>(id));
   }
   return ids;
@@ -108,7 +111,8 @@ void mark_matrices(Program* program) {
     if (uses[id] == 3) fail("weight '" + value.name + "' is read both as a matrix and otherwise");
     if (uses[id] == 1) value.dtype = DType::kPanels;
     if (value.dtype == DType::kPanels) set_panel_shape(&value, is_table[id]);
-    if (uses[id] == 2 && value.dtype == DType::kPanels) fail("weight '" + value.name + "' has a packed dtype, but no op reads it as a matrix");
+    if (uses[id] == 2 && value.dtype == DType::kPanels)
+      fail("weight '" + value.name + "' has a packed dtype, but no op reads it as a matrix");
   }
 }
 
@@ -131,7 +135,8 @@ void check_order(const Program& program) {
     }
   }
   const Value& logits = program.values[program.logits];
-  if (!is_made[program.logits] || logits.kind != ValueKind::kRow || logits.dtype != DType::kF32 || logits.shape.size() != 1)
+  if (!is_made[program.logits] || logits.kind != ValueKind::kRow || logits.dtype != DType::kF32 ||
+      logits.shape.size() != 1)
     fail("logits must be a row of floats");
 }
 
@@ -178,14 +183,16 @@ Program load_program(std::string_view text) {
   for (const Json& item : values) program.values.push_back(read_value(item));
   for (const Json& item : ops) program.ops.push_back(read_op(item, values.size()));
   for (const Json& item : json.at("caches").as_array()) {
-    const CacheLayer layer{item.at("num_kv_heads").as_int(), item.at("key_dim").as_int(), item.at("value_dim").as_int()};
+    const CacheLayer layer{item.at("num_kv_heads").as_int(), item.at("key_dim").as_int(),
+                           item.at("value_dim").as_int()};
     for (const int64_t n : {layer.num_kv_heads, layer.key_dim, layer.value_dim}) {
       if (n < 1 || n > 1 << 16) fail("a cache has an impossible shape");
     }
     program.caches.push_back(layer);
   }
   program.cache_format = read_cache_format(engine);
-  for (auto [field, name] : {std::pair{&program.tokens, "tokens"}, {&program.positions, "positions"}, {&program.logits, "logits"}}) {
+  for (auto [field, name] :
+       {std::pair{&program.tokens, "tokens"}, {&program.positions, "positions"}, {&program.logits, "logits"}}) {
     const int64_t id = json.at(name).as_int();
     if (id < 0 || id >= static_cast<int64_t>(values.size())) fail("it names an input or output that does not exist");
     *field = static_cast<int>(id);

@@ -16,7 +16,8 @@ class AlignedMemory {
   explicit AlignedMemory(size_t bytes) : bytes_(bytes) {
     if (bytes == 0) return;
     data_.reset(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)));
-    if (data_ == nullptr) throw Error(ErrorCode::kResource, "there is no memory for " + std::to_string(bytes) + " bytes");
+    if (data_ == nullptr)
+      throw Error(ErrorCode::kResource, "there is no memory for " + std::to_string(bytes) + " bytes");
   }
   std::byte* data() const { return data_.get(); }
   size_t bytes() const { return bytes_; }

@@ -44,8 +44,9 @@ class OpContext {
 
   // An unnamed value of `bytes` bytes for each token or row; alive between the stages that name it.
   virtual int make_temporary(ValueKind kind, int64_t bytes) = 0;
-  // The rounded form of an f32 value [.., cols] of `groups` rows of `cols` features an entry, made once and shared by every op that asks
-  // for it: ids of q, scale and sum, whose entries hold `groups` rows each, rows padded to whole blocks.
+  // The rounded form of an f32 value [.., cols] of `groups` rows of `cols` features an entry, made once and shared by
+  // every op that asks for it: ids of q, scale and sum, whose entries hold `groups` rows each, rows padded to whole
+  // blocks.
   struct Rounded {
     int q, scale, sum;
     int64_t num_blocks;

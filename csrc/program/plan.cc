@@ -84,7 +84,8 @@ class Planner final : public OpContext {
         place.where = Place::Where::kWeight;
         place.weight = weights.find(value);
       } else {
-        if (value.dtype == DType::kPanels) throw Error(ErrorCode::kContainer, "program: value '" + value.name + "' is packed but no weight");
+        if (value.dtype == DType::kPanels)
+          throw Error(ErrorCode::kContainer, "program: value '" + value.name + "' is packed but no weight");
         place.stride = round_up(value.size * dtype_bytes(value.dtype));
       }
       add_value(value.kind, place);
@@ -128,7 +129,8 @@ class Planner final : public OpContext {
     const Rounded made{make_temporary(kind, groups * blocks * kBlockLen), make_temporary(kind, groups * blocks * 4),
                        make_temporary(kind, groups * blocks * 4), blocks};
     const auto over = kind == ValueKind::kRow ? Stage::Over::kRows : Stage::Over::kTokens;
-    emit(std::make_unique<RoundStage>(over, *kernels_.linear, value, made, groups, cols), {value}, {made.q, made.scale, made.sum});
+    emit(std::make_unique<RoundStage>(over, *kernels_.linear, value, made, groups, cols), {value},
+         {made.q, made.scale, made.sum});
     rounded_.emplace(key, made);
     return made;
   }
@@ -191,7 +193,8 @@ class Planner final : public OpContext {
       }
       if (node.cache >= 0) {
         if (!node.is_cache_write) {
-          if (cache_writers[node.cache] < 0) throw Error(ErrorCode::kContainer, "program: a cache is read that nothing wrote");
+          if (cache_writers[node.cache] < 0)
+            throw Error(ErrorCode::kContainer, "program: a cache is read that nothing wrote");
           add(cache_writers[node.cache], n);
         }
         if (node.is_cache_write) {

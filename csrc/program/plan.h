@@ -1,7 +1,8 @@
 // The plan of a container: which stages run in which phase, and where every value lies. Made once.
 //
-// A phase is a set of stages that need nothing of each other, so threads share all their items and meet only when it ends.
-// Light work, which is done token by token, is chained: one phase runs a list of such stages on one token after the other.
+// A phase is a set of stages that need nothing of each other, so threads share all their items and meet only when it
+// ends. Light work, which is done token by token, is chained: one phase runs a list of such stages on one token after
+// the other.
 #pragma once
 
 #include <memory>

@@ -72,9 +72,12 @@ class Stage {
   Stage& operator=(const Stage&) = delete;
 
   Over over() const { return over_; }
-  // For kItems: how many items, and how many to hand to a thread at a time. Same answer on every call of a step.
+  // For kItems: how many items, what each of them costs in whatever unit all stages of its kind share, and into how
+  // many calls of run a thread's part should be cut: more even out the threads, fewer have less to set up. Same answers
+  // on every call of a step.
   virtual int64_t num_items(const Step&) const { return 0; }
-  virtual int64_t grain(const Step&, int /*num_threads*/) const { return 1; }
+  virtual int64_t item_cost(const Step&) const { return 1; }
+  virtual int64_t calls_per_thread(const Step&) const { return 4; }
   // Scratch that run needs, at most.
   virtual size_t scratch_bytes(const Step&) const { return 0; }
   // Runs items [first, last).

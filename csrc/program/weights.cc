@@ -37,6 +37,7 @@ int64_t expected_bytes(const Value& value) {
 }  // namespace
 
 Weights::Weights(const std::string& path) : file_(path) {
+  file_.expect_streaming();
   uint64_t header_bytes = 0;
   if (file_.size() < sizeof header_bytes) fail("the file is cut");
   std::memcpy(&header_bytes, file_.data(), sizeof header_bytes);
@@ -58,9 +59,11 @@ const std::byte* Weights::find(const Value& value) const {
   const auto found = tensors_.find(value.name);
   if (found == tensors_.end()) fail("there is no '" + value.name + "'");
   const Tensor& tensor = found->second;
-  if (tensor.dtype != stored_dtype(value.dtype)) fail("'" + value.name + "' has another element type than the program says");
+  if (tensor.dtype != stored_dtype(value.dtype))
+    fail("'" + value.name + "' has another element type than the program says");
   if (tensor.bytes != expected_bytes(value)) fail("'" + value.name + "' has another size than the program says");
-  if (reinterpret_cast<uintptr_t>(tensor.data) % kAlignment != 0 && tensor.bytes != 0) fail("'" + value.name + "' is not aligned");
+  if (reinterpret_cast<uintptr_t>(tensor.data) % kAlignment != 0 && tensor.bytes != 0)
+    fail("'" + value.name + "' is not aligned");
   if (value.dtype == DType::kBool) {
     for (int64_t i = 0; i < tensor.bytes; ++i) {
       if (tensor.data[i] > std::byte{1}) fail("'" + value.name + "' is neither true nor false");

@@ -33,7 +33,9 @@ static inline F32 zero() { return {_mm256_setzero_ps()}; }
 static inline F32 set1(float x) { return {_mm256_set1_ps(x)}; }
 static inline F32 load(const float* p) { return {_mm256_loadu_ps(p)}; }
 static inline void store(float* p, F32 a) { _mm256_storeu_ps(p, a.v); }
-static inline F32 load_f16(const uint16_t* p) { return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
+static inline F32 load_f16(const uint16_t* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
 static inline F32 load_bf16(const uint16_t* p) {
   const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16))};
@@ -95,6 +97,10 @@ inline constexpr int kVecBytes = 4 * kLanes;
 inline constexpr int kTileVecs = 1;
 inline constexpr int kTileTokens = 4;
 inline constexpr int kFloatTileTokens = 4;
+inline constexpr bool kHasStrips = false;
+inline constexpr int kStreamStep = 1;
+inline constexpr bool kHasTileUnit = false;
+struct TileUnit {};
 
 struct Bytes {
   __m256i v;
@@ -113,7 +119,9 @@ struct Table16 {
 static inline Bytes load_bytes(const uint8_t* p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
 static inline void store_bytes(uint8_t* p, Bytes a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.v); }
 static inline Bytes low_nibbles(Bytes a) { return {_mm256_and_si256(a.v, _mm256_set1_epi8(15))}; }
-static inline Bytes high_nibbles(Bytes a) { return {_mm256_and_si256(_mm256_srli_epi16(a.v, 4), _mm256_set1_epi8(15))}; }
+static inline Bytes high_nibbles(Bytes a) {
+  return {_mm256_and_si256(_mm256_srli_epi16(a.v, 4), _mm256_set1_epi8(15))};
+}
 template <int Field, int At>
 static inline Bytes insert_two_bits(Bytes a, Bytes b) {
   // Shifts move pairs of bytes; what crosses from one byte to the other is masked out.
@@ -149,6 +157,9 @@ static inline I32 dot_wide(I32 sum, Bytes weights, Quads x) {
   return {_mm256_add_epi32(sum.v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))};
 }
 
+static inline void keep(I32& a) { asm volatile("" : "+x"(a.v)); }
+static inline void keep(F32& a) { asm volatile("" : "+x"(a.v)); }
+static inline void keep(Bytes& a) { asm volatile("" : "+x"(a.v)); }
 static inline I32 max(I32 a, I32 b) { return {_mm256_max_epi32(a.v, b.v)}; }
 static inline void load_rows_u8(const uint8_t* p, I32 (&out)[kPanelVecs]) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
@@ -178,6 +189,20 @@ template <int Group>
 static inline I32 dot_pinned(I32 sum, Bytes weights, Quads x) { return dot<Group>(sum, weights, x); }
 template <int Group>
 static inline I32 dot_wide_pinned(I32 sum, Bytes weights, Quads x) { return dot_wide<Group>(sum, weights, x); }
+template <bool Wide>
+static inline void dot_two_pinned(I32& sum_x, I32& sum_z, const Bytes* weights, Quads x, Quads z) {
+  const auto add = [weights](I32 sum, Quads of_token) {
+    if constexpr (Wide) {
+      sum = dot_wide<1>(dot_wide<0>(sum, weights[0], of_token), weights[1], of_token);
+      return dot_wide<3>(dot_wide<2>(sum, weights[2], of_token), weights[3], of_token);
+    } else {
+      sum = dot<1>(dot<0>(sum, weights[0], of_token), weights[1], of_token);
+      return dot<3>(dot<2>(sum, weights[2], of_token), weights[3], of_token);
+    }
+  };
+  sum_x = add(sum_x, x);
+  sum_z = add(sum_z, z);
+}
 static inline F32 load_pinned(const float* p) { return load(p); }
 static inline Bytes load_bytes_pinned(const uint8_t* p) { return load_bytes(p); }
 static inline Quads load_quads_pinned(const int8_t* p) { return load_quads(p); }

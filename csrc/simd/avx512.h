@@ -34,7 +34,9 @@ static inline F32 zero() { return {_mm512_setzero_ps()}; }
 static inline F32 set1(float x) { return {_mm512_set1_ps(x)}; }
 static inline F32 load(const float* p) { return {_mm512_loadu_ps(p)}; }
 static inline void store(float* p, F32 a) { _mm512_storeu_ps(p, a.v); }
-static inline F32 load_f16(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
+static inline F32 load_f16(const uint16_t* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
 static inline F32 load_bf16(const uint16_t* p) {
   const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16))};
@@ -90,8 +92,17 @@ static inline void load_i8x16(const int8_t* p, F32* out) {
 inline constexpr int kPanelVecs = 16 / kLanes;
 inline constexpr int kVecBytes = 4 * kLanes;
 inline constexpr int kTileVecs = 1;
+#if defined(__AMX_INT8__)
+inline constexpr int kTileTokens = 16;
+inline constexpr bool kHasTileUnit = true;
+#else
 inline constexpr int kTileTokens = 8;
+inline constexpr bool kHasTileUnit = false;
+struct TileUnit {};
+#endif
 inline constexpr int kFloatTileTokens = 8;
+inline constexpr bool kHasStrips = false;
+inline constexpr int kStreamStep = 1;
 
 struct Bytes {
   __m512i v;
@@ -110,7 +121,9 @@ struct Table16 {
 static inline Bytes load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
 static inline void store_bytes(uint8_t* p, Bytes a) { _mm512_storeu_si512(p, a.v); }
 static inline Bytes low_nibbles(Bytes a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
-static inline Bytes high_nibbles(Bytes a) { return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))}; }
+static inline Bytes high_nibbles(Bytes a) {
+  return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))};
+}
 template <int Field, int At>
 static inline Bytes insert_two_bits(Bytes a, Bytes b) {
   // Shifts move pairs of bytes; what crosses from one byte to the other is masked out.
@@ -137,6 +150,9 @@ static inline I32 dot(I32 sum, Bytes weights, Quads x) {
 template <int Group>
 static inline I32 dot_wide(I32 sum, Bytes weights, Quads x) { return dot<Group>(sum, weights, x); }
 
+static inline void keep(I32& a) { asm volatile("" : "+v"(a.v)); }
+static inline void keep(F32& a) { asm volatile("" : "+v"(a.v)); }
+static inline void keep(Bytes& a) { asm volatile("" : "+v"(a.v)); }
 static inline I32 max(I32 a, I32 b) { return {_mm512_max_epi32(a.v, b.v)}; }
 static inline void load_rows_u8(const uint8_t* p, I32 (&out)[kPanelVecs]) {
   out[0].v = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
@@ -155,6 +171,20 @@ template <int Group>
 static inline I32 dot_pinned(I32 sum, Bytes weights, Quads x) { return dot<Group>(sum, weights, x); }
 template <int Group>
 static inline I32 dot_wide_pinned(I32 sum, Bytes weights, Quads x) { return dot_wide<Group>(sum, weights, x); }
+template <bool Wide>
+static inline void dot_two_pinned(I32& sum_x, I32& sum_z, const Bytes* weights, Quads x, Quads z) {
+  const auto add = [weights](I32 sum, Quads of_token) {
+    if constexpr (Wide) {
+      sum = dot_wide<1>(dot_wide<0>(sum, weights[0], of_token), weights[1], of_token);
+      return dot_wide<3>(dot_wide<2>(sum, weights[2], of_token), weights[3], of_token);
+    } else {
+      sum = dot<1>(dot<0>(sum, weights[0], of_token), weights[1], of_token);
+      return dot<3>(dot<2>(sum, weights[2], of_token), weights[3], of_token);
+    }
+  };
+  sum_x = add(sum_x, x);
+  sum_z = add(sum_z, z);
+}
 static inline F32 load_pinned(const float* p) { return load(p); }
 static inline Bytes load_bytes_pinned(const uint8_t* p) { return load_bytes(p); }
 static inline Quads load_quads_pinned(const int8_t* p) { return load_quads(p); }

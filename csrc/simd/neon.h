@@ -88,9 +88,13 @@ static inline void load_i8x16(const int8_t* p, F32* out) {
 
 inline constexpr int kPanelVecs = 16 / kLanes;
 inline constexpr int kVecBytes = 4 * kLanes;
-inline constexpr int kTileVecs = 2;
-inline constexpr int kTileTokens = 4;
+inline constexpr int kTileVecs = 1;
+inline constexpr int kTileTokens = 8;
 inline constexpr int kFloatTileTokens = 4;
+inline constexpr bool kHasStrips = true;
+inline constexpr int kStreamStep = 2;
+inline constexpr bool kHasTileUnit = false;
+struct TileUnit {};
 
 struct Bytes {
   uint8x16_t v;
@@ -136,6 +140,16 @@ template <int Group>
 static inline I32 dot_wide_pinned(I32 sum, Bytes weights, Quads x) { return dot_pinned<Group>(sum, weights, x); }
 template <int Group>
 static inline I32 dot_wide(I32 sum, Bytes weights, Quads x) { return dot<Group>(sum, weights, x); }
+template <bool Wide>
+static inline void dot_two_pinned(I32& sum_x, I32& sum_z, const Bytes* weights, Quads x, Quads z) {
+  asm volatile(
+      "sdot %0.4s, %2.16b, %6.4b[0]\n\tsdot %1.4s, %2.16b, %7.4b[0]\n\t"
+      "sdot %0.4s, %3.16b, %6.4b[1]\n\tsdot %1.4s, %3.16b, %7.4b[1]\n\t"
+      "sdot %0.4s, %4.16b, %6.4b[2]\n\tsdot %1.4s, %4.16b, %7.4b[2]\n\t"
+      "sdot %0.4s, %5.16b, %6.4b[3]\n\tsdot %1.4s, %5.16b, %7.4b[3]"
+      : "+w"(sum_x.v), "+w"(sum_z.v)
+      : "w"(weights[0].v), "w"(weights[1].v), "w"(weights[2].v), "w"(weights[3].v), "w"(x.v), "w"(z.v));
+}
 template <class Vector>
 static inline Vector pinned(const void* p) {
   Vector v;
@@ -148,6 +162,9 @@ static inline Quads load_quads_pinned(const int8_t* p) { return {pinned<int8x16_
 inline constexpr int kStartLanes = 4;
 static inline I32 load_start(const int32_t* p) { return {pinned<int32x4_t>(p)}; }
 
+static inline void keep(I32& a) { asm volatile("" : "+w"(a.v)); }
+static inline void keep(F32& a) { asm volatile("" : "+w"(a.v)); }
+static inline void keep(Bytes& a) { asm volatile("" : "+w"(a.v)); }
 static inline I32 max(I32 a, I32 b) { return {vmaxq_s32(a.v, b.v)}; }
 static inline void load_rows_u8(const uint8_t* p, I32 (&out)[kPanelVecs]) {
   // Table lookups, which give zero for 255: widening instructions would all wait for one unit.

@@ -91,11 +91,20 @@ static inline float reduce_max(F32 a) { float m = a.v[0]; QEFF_LANES m = a.v[i] 
 static inline I32 set1_i32(int32_t x) { return {{x, x, x, x}}; }
 static inline I32 load_i32(const int32_t* p) { I32 r; std::memcpy(r.v, p, sizeof r.v); return r; }
 static inline void store_i32(int32_t* p, I32 a) { std::memcpy(p, a.v, sizeof a.v); }
-static inline I32 operator+(I32 a, I32 b) { QEFF_LANES a.v[i] = static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) + static_cast<uint32_t>(b.v[i])); return a; }
-static inline I32 operator*(I32 a, I32 b) { QEFF_LANES a.v[i] = static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) * static_cast<uint32_t>(b.v[i])); return a; }
+static inline I32 operator+(I32 a, I32 b) {
+  QEFF_LANES a.v[i] = static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) + static_cast<uint32_t>(b.v[i]));
+  return a;
+}
+static inline I32 operator*(I32 a, I32 b) {
+  QEFF_LANES a.v[i] = static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) * static_cast<uint32_t>(b.v[i]));
+  return a;
+}
 static inline I32 operator&(I32 a, I32 b) { QEFF_LANES a.v[i] &= b.v[i]; return a; }
 template <int N>
-static inline I32 shift_left(I32 a) { QEFF_LANES a.v[i] = static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) << N); return a; }
+static inline I32 shift_left(I32 a) {
+  QEFF_LANES a.v[i] = static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) << N);
+  return a;
+}
 static inline F32 to_f32(I32 a) { F32 r; QEFF_LANES r.v[i] = static_cast<float>(a.v[i]); return r; }
 // Nearest integer, halves to even; the value must fit.
 static inline I32 to_i32(F32 a) { I32 r; QEFF_LANES r.v[i] = static_cast<int32_t>(std::nearbyintf(a.v[i])); return r; }
@@ -111,7 +120,9 @@ static inline Four load_four(const float* p) { Four r; std::memcpy(r.v, p, sizeo
 template <int I>
 static inline F32 fma_spread(F32 a, Four b, F32 c) { return fma(a, set1(b.v[I]), c); }
 // 16 signed bytes as 16 / kLanes vectors of floats.
-static inline void load_i8x16(const int8_t* p, F32* out) { for (int j = 0; j < 4; ++j) QEFF_LANES out[j].v[i] = static_cast<float>(p[4 * j + i]); }
+static inline void load_i8x16(const int8_t* p, F32* out) {
+  for (int j = 0; j < 4; ++j) QEFF_LANES out[j].v[i] = static_cast<float>(p[4 * j + i]);
+}
 
 // Integer dot products and the panels of docs/panels.md. Lane i of an I32 or F32 belongs to row i of
 // kLanes neighbouring rows; a Bytes holds four neighbouring columns of each of these rows, row by row.
@@ -122,6 +133,14 @@ inline constexpr int kVecBytes = 4 * kLanes;
 inline constexpr int kTileVecs = 1;
 inline constexpr int kTileTokens = 4;
 inline constexpr int kFloatTileTokens = 4;
+// Whether few tokens are multiplied by strips: one row vector, whose codes are unpacked between dot products. For
+// processors where storing unpacked codes takes long. Tiles have any even number of tokens there.
+inline constexpr bool kHasStrips = false;
+// Blocks that one token is multiplied with before the results are added.
+inline constexpr int kStreamStep = 1;
+// A unit for whole tiles of products, where there is one: simd/amx.h.
+inline constexpr bool kHasTileUnit = false;
+struct TileUnit {};
 
 struct Bytes {
   uint8_t v[16];
@@ -171,6 +190,21 @@ template <int Group>
 static inline I32 dot_pinned(I32 sum, Bytes weights, Quads x) { return dot<Group>(sum, weights, x); }
 template <int Group>
 static inline I32 dot_wide_pinned(I32 sum, Bytes weights, Quads x) { return dot_wide<Group>(sum, weights, x); }
+// The four groups of half a block for two tokens.
+template <bool Wide>
+static inline void dot_two_pinned(I32& sum_x, I32& sum_z, const Bytes* weights, Quads x, Quads z) {
+  const auto add = [weights](I32 sum, Quads of_token) {
+    if constexpr (Wide) {
+      sum = dot_wide<1>(dot_wide<0>(sum, weights[0], of_token), weights[1], of_token);
+      return dot_wide<3>(dot_wide<2>(sum, weights[2], of_token), weights[3], of_token);
+    } else {
+      sum = dot<1>(dot<0>(sum, weights[0], of_token), weights[1], of_token);
+      return dot<3>(dot<2>(sum, weights[2], of_token), weights[3], of_token);
+    }
+  };
+  sum_x = add(sum_x, x);
+  sum_z = add(sum_z, z);
+}
 static inline F32 load_pinned(const float* p) { return load(p); }
 static inline Bytes load_bytes_pinned(const uint8_t* p) { return load_bytes(p); }
 static inline Quads load_quads_pinned(const int8_t* p) { return load_quads(p); }
@@ -178,6 +212,10 @@ static inline Quads load_quads_pinned(const int8_t* p) { return load_quads(p); }
 inline constexpr int kStartLanes = 1;
 static inline I32 load_start(const int32_t* p) { return set1_i32(*p); }
 
+// Keeps a compiler from finding out beforehand what a value will be, and from making it later.
+static inline void keep(I32& a) { asm volatile("" : "+m"(a.v)); }
+static inline void keep(F32& a) { asm volatile("" : "+m"(a.v)); }
+static inline void keep(Bytes& a) { asm volatile("" : "+m"(a.v)); }
 static inline I32 max(I32 a, I32 b) { QEFF_LANES a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i]; return a; }
 // 16 unsigned bytes, one a row of a panel, as integers.
 static inline void load_rows_u8(const uint8_t* p, I32 (&out)[kPanelVecs]) {

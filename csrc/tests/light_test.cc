@@ -119,7 +119,8 @@ void test_special_numbers(const Kernels& kernels) {
   expect(one(UnaryFunction::kExp, infinity) == infinity, isa + " exp(inf)");
   expect(one(UnaryFunction::kTanh, infinity) == 1 && one(UnaryFunction::kTanh, -infinity) == -1, isa + " tanh(inf)");
   expect(one(UnaryFunction::kErf, infinity) == 1 && one(UnaryFunction::kErf, -100) == -1, isa + " erf(inf)");
-  expect(one(UnaryFunction::kSigmoid, infinity) == 1 && one(UnaryFunction::kSigmoid, -infinity) == 0, isa + " sigmoid(inf)");
+  expect(one(UnaryFunction::kSigmoid, infinity) == 1 && one(UnaryFunction::kSigmoid, -infinity) == 0,
+         isa + " sigmoid(inf)");
   expect(one(UnaryFunction::kSilu, -1000) == 0 && one(UnaryFunction::kSilu, 1000) == 1000, isa + " silu(1000)");
   expect(one(UnaryFunction::kRound, 2.5f) == 2 && one(UnaryFunction::kRound, -3.5f) == -4, isa + " round(2.5)");
   for (int f = 0; f < kNumUnaryFunctions; ++f) {
@@ -172,15 +173,18 @@ void test_norms(const Kernels& kernels) {
           double mean = 0, squares = 0;
           for (int64_t i = 0; i < size; ++i) mean += static_cast<double>(row[i]) / static_cast<double>(size);
           if (!is_layer) mean = 0;
-          for (int64_t i = 0; i < size; ++i) squares += std::pow(static_cast<double>(row[i]) - mean, 2) / static_cast<double>(size);
+          for (int64_t i = 0; i < size; ++i)
+            squares += std::pow(static_cast<double>(row[i]) - mean, 2) / static_cast<double>(size);
           for (int64_t i = 0; i < size; ++i) {
             double exact = (static_cast<double>(row[i]) - mean) / std::sqrt(squares + static_cast<double>(1e-5f));
             if (form & 1) exact *= static_cast<double>(weight[static_cast<size_t>(i)]);
             if (form & 2) exact += static_cast<double>(bias[static_cast<size_t>(i)]);
-            worst = std::max(worst, std::fabs(static_cast<double>(y[static_cast<size_t>(g * size + i)]) - exact) / (1 + std::fabs(exact)));
+            worst = std::max(worst, std::fabs(static_cast<double>(y[static_cast<size_t>(g * size + i)]) - exact) /
+                                        (1 + std::fabs(exact)));
           }
         }
-        expect(worst < 1e-6, std::string(kernels.isa) + " norm of " + std::to_string(size) + ": " + std::to_string(worst));
+        expect(worst < 1e-6,
+               std::string(kernels.isa) + " norm of " + std::to_string(size) + ": " + std::to_string(worst));
       }
     }
   }
@@ -227,7 +231,8 @@ void test_softmax_and_products(const Kernels& kernels) {
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < cols; ++c) {
       float* sum = &expected[static_cast<size_t>(r * cols + c)];
-      for (int64_t i = 0; i < inner; ++i) *sum = std::fma(a[static_cast<size_t>(r * inner + i)], b[static_cast<size_t>(i * cols + c)], *sum);
+      for (int64_t i = 0; i < inner; ++i)
+        *sum = std::fma(a[static_cast<size_t>(r * inner + i)], b[static_cast<size_t>(i * cols + c)], *sum);
     }
   }
   kernels.light->matmul(a.data(), b.data(), rows, inner, cols, y.data());
@@ -262,7 +267,8 @@ void test_equal(const Kernels& one, const Kernels& other) {
   both([&](const LightKernels& k, float* y) { k.layer_norm(args, x.data(), y); }, "layer norm");
   both([&](const LightKernels& k, float* y) { k.softmax(x.data(), 1003, y); }, "softmax");
   both([&](const LightKernels& k, float* y) { k.matmul(x.data(), weight.data(), 1, 17, 59, y); }, "matmul");
-  both([&](const LightKernels& k, float* y) { k.swiglu_clamped(x.data(), weight.data(), 1003, 1.702f, 7, y); }, "swiglu");
+  both([&](const LightKernels& k, float* y) { k.swiglu_clamped(x.data(), weight.data(), 1003, 1.702f, 7, y); },
+       "swiglu");
 }
 
 }  // namespace

@@ -15,28 +15,9 @@
 #include <thread>
 #include <vector>
 
+#include "isa/kernels.h"
+#include "isa/limits.h"
 #include "kernels/linear.h"
-
-namespace qeff {
-namespace scalar {
-const LinearKernels& linear_kernels();
-}
-#ifdef QEFF_HAVE_NEON
-namespace neon {
-const LinearKernels& linear_kernels();
-}
-#endif
-#ifdef QEFF_HAVE_AVX2
-namespace avx2 {
-const LinearKernels& linear_kernels();
-}
-#endif
-#ifdef QEFF_HAVE_AVX512
-namespace avx512 {
-const LinearKernels& linear_kernels();
-}
-#endif
-}  // namespace qeff
 
 namespace {
 
@@ -58,71 +39,21 @@ T* allocate(int64_t n) {
   return p;
 }
 
-// Reads 64 bytes.
-inline uint64_t read_line(const uint64_t* p) {
-#if defined(__aarch64__)
-  asm volatile("ldp q0, q1, [%0]\n ldp q2, q3, [%0, #32]\n" ::"r"(p) : "v0", "v1", "v2", "v3");
-  return 0;
-#else
-  uint64_t sum = 0;
-  for (int j = 0; j < 8; ++j) sum += p[j];
-  return sum;
-#endif
-}
-
-// Bytes a second of a loop that only reads.
-double read_bandwidth() {
-  const int64_t n = 64 << 20;
-  uint64_t* p = allocate<uint64_t>(n / 8);
-  double best = 1e9;
-  uint64_t sum = 0;
-  for (int round = 0; round < 5; ++round) {
-    const double start = now();
-    for (int64_t i = 0; i < n / 8; i += 8) sum += read_line(p + i);
-    const double time = now() - start;
-    if (time < best) best = time;
-  }
-  std::free(p);
-  if (sum == 1) std::printf(" ");
-  return static_cast<double>(n) / best;
-}
-
-// Products a second of dot-product instructions alone; 0 where this program does not know them.
-double dot_peak() {
-#if defined(__aarch64__)
-  double best = 1e9;
-  const int rounds = 1000000;
-  for (int round = 0; round < 5; ++round) {
-    const double start = now();
-    for (int i = 0; i < rounds; ++i) {
-      asm volatile(".arch armv8.2-a+dotprod\n"
-                   "sdot v0.4s, v16.16b, v17.4b[0]\n sdot v1.4s, v16.16b, v17.4b[1]\n"
-                   "sdot v2.4s, v16.16b, v17.4b[2]\n sdot v3.4s, v16.16b, v17.4b[3]\n"
-                   "sdot v4.4s, v16.16b, v17.4b[0]\n sdot v5.4s, v16.16b, v17.4b[1]\n"
-                   "sdot v6.4s, v16.16b, v17.4b[2]\n sdot v7.4s, v16.16b, v17.4b[3]\n" ::
-                       : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7");
-    }
-    const double time = now() - start;
-    if (time < best) best = time;
-  }
-  return 8.0 * 16 * rounds / best;
-#else
-  return 0;
-#endif
-}
 
 struct Case {
   WeightFormat format;
   const char* name;
 };
 constexpr Case kCases[] = {
-    {WeightFormat::kQ4_0, "q4_0"},   {WeightFormat::kQ4_1, "q4_1"},   {WeightFormat::kQ8_0, "q8_0"}, {WeightFormat::kQ4_K, "q4_k"},
-    {WeightFormat::kQ6_K, "q6_k"},   {WeightFormat::kMXFP4, "mxfp4"}, {WeightFormat::kMXFP6, "mxfp6"}, {WeightFormat::kMXFP8, "mxfp8"},
-    {WeightFormat::kF16, "f16"},     {WeightFormat::kBF16, "bf16"},   {WeightFormat::kF32, "f32"},
+    {WeightFormat::kQ4_0, "q4_0"},   {WeightFormat::kQ4_1, "q4_1"},   {WeightFormat::kQ8_0, "q8_0"},
+    {WeightFormat::kQ4_K, "q4_k"},   {WeightFormat::kQ6_K, "q6_k"},   {WeightFormat::kMXFP4, "mxfp4"},
+    {WeightFormat::kMXFP6, "mxfp6"}, {WeightFormat::kMXFP8, "mxfp8"}, {WeightFormat::kF16, "f16"},
+    {WeightFormat::kBF16, "bf16"},   {WeightFormat::kF32, "f32"},
 };
 
 // Seconds of one product with num_tokens tokens; panels [first, last) of each copy.
-double time_of(const LinearKernels& kernels, LinearArgs args, int64_t copy_bytes, int64_t num_copies, int64_t first, int64_t last) {
+double time_of(const LinearKernels& kernels, LinearArgs args, int64_t copy_bytes, int64_t num_copies, int64_t first,
+               int64_t last) {
   uint8_t* scratch = allocate<uint8_t>(qeff::kLinearScratchBytes);
   const uint8_t* panels = args.panels;
   double best = 1e9;
@@ -143,7 +74,8 @@ double time_of(const LinearKernels& kernels, LinearArgs args, int64_t copy_bytes
   return best;
 }
 
-void bench(const LinearKernels& kernels, const Case& c, int64_t cols, int64_t rows, int num_threads, double bandwidth, double peak) {
+void bench(const LinearKernels& kernels, const Case& c, int64_t cols, int64_t rows, int num_threads, double bandwidth,
+           double peak) {
   const int64_t bytes = qeff::panel_bytes(c.format, cols);
   if (bytes < 0) return;
   const int64_t matrix_bytes = (rows + 15) / 16 * bytes;
@@ -196,23 +128,10 @@ void bench(const LinearKernels& kernels, const Case& c, int64_t cols, int64_t ro
   std::free(rounded.sum);
 }
 
-const LinearKernels* kernels_of(const std::string& isa) {
-#ifdef QEFF_HAVE_NEON
-  if (isa == "neon") return &qeff::neon::linear_kernels();
-#endif
-#ifdef QEFF_HAVE_AVX2
-  if (isa == "avx2") return &qeff::avx2::linear_kernels();
-#endif
-#ifdef QEFF_HAVE_AVX512
-  if (isa == "avx512") return &qeff::avx512::linear_kernels();
-#endif
-  return isa == "scalar" ? &qeff::scalar::linear_kernels() : nullptr;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string isa = argc > 1 ? argv[1] : "scalar";
+  const std::string isa = argc > 1 ? argv[1] : "";
   const std::string wanted = std::string(",") + (argc > 2 && std::strcmp(argv[2], "all") != 0 ? argv[2] : "") + ",";
   std::vector<std::pair<long, long>> shapes = {{576, 1536}, {1536, 576}, {2048, 8192}};
   if (argc > 3 && std::strcmp(argv[3], "all") != 0) {
@@ -222,11 +141,12 @@ int main(int argc, char** argv) {
     if (shapes[0].first <= 0 || shapes[0].second <= 0) return std::printf("the shape is K,N\n"), 2;
   }
   const int num_threads = argc > 4 ? std::atoi(argv[4]) : 1;
-  const LinearKernels* kernels = kernels_of(isa);
-  if (kernels == nullptr || num_threads < 1) return std::printf("no such instruction set here: %s\n", isa.c_str()), 2;
-  const double bandwidth = read_bandwidth(), peak = dot_peak();
-  std::printf("one core: reads %.1f GB/s, dot products %.1f GMAC/s; below: GB/s of packed weights, then GMAC/s\n", bandwidth * 1e-9,
-              peak * 1e-9);
+  const LinearKernels* kernels = qeff::choose_kernels(isa).linear;
+  if (num_threads < 1) return std::printf("the number of threads is at least 1\n"), 2;
+  const qeff::Limits limits = qeff::measure_limits(num_threads);
+  const double bandwidth = limits.bytes_per_second, peak = limits.int8_products_per_second;
+  std::printf("one core: reads %.1f GB/s, dot products %.1f GMAC/s; below: GB/s of packed weights, then GMAC/s\n",
+              bandwidth * 1e-9, peak * 1e-9);
   for (const auto& [cols, rows] : shapes) {
     for (const Case& c : kCases) {
       if (wanted != ",," && wanted.find(std::string(",") + c.name + ",") == std::string::npos) continue;

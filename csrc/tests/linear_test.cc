@@ -11,28 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "isa/kernels.h"
 #include "kernels/linear.h"
-
-namespace qeff {
-namespace scalar {
-const LinearKernels& linear_kernels();
-}
-#ifdef QEFF_HAVE_NEON
-namespace neon {
-const LinearKernels& linear_kernels();
-}
-#endif
-#ifdef QEFF_HAVE_AVX2
-namespace avx2 {
-const LinearKernels& linear_kernels();
-}
-#endif
-#ifdef QEFF_HAVE_AVX512
-namespace avx512 {
-const LinearKernels& linear_kernels();
-}
-#endif
-}  // namespace qeff
 
 namespace {
 
@@ -81,10 +61,12 @@ struct Format {
   int unit_cols, unit_bytes;
 };
 constexpr Format kFormats[] = {
-    {WeightFormat::kF32, "f32", 1, 64},       {WeightFormat::kF16, "f16", 1, 32},       {WeightFormat::kBF16, "bf16", 1, 32},
-    {WeightFormat::kQ8_0, "q8_0", 32, 544},   {WeightFormat::kQ4_0, "q4_0", 32, 288},   {WeightFormat::kQ4_1, "q4_1", 32, 320},
-    {WeightFormat::kQ4_K, "q4_k", 256, 2368}, {WeightFormat::kQ6_K, "q6_k", 256, 3360}, {WeightFormat::kMXFP4, "mxfp4", 32, 272},
-    {WeightFormat::kMXFP6, "mxfp6", 32, 400}, {WeightFormat::kMXFP8, "mxfp8", 32, 528},
+    {WeightFormat::kF32, "f32", 1, 64},       {WeightFormat::kF16, "f16", 1, 32},
+    {WeightFormat::kBF16, "bf16", 1, 32},     {WeightFormat::kQ8_0, "q8_0", 32, 544},
+    {WeightFormat::kQ4_0, "q4_0", 32, 288},   {WeightFormat::kQ4_1, "q4_1", 32, 320},
+    {WeightFormat::kQ4_K, "q4_k", 256, 2368}, {WeightFormat::kQ6_K, "q6_k", 256, 3360},
+    {WeightFormat::kMXFP4, "mxfp4", 32, 272}, {WeightFormat::kMXFP6, "mxfp6", 32, 400},
+    {WeightFormat::kMXFP8, "mxfp8", 32, 528},
 };
 
 int64_t aligned(int64_t n) { return (n + 63) / 64 * 64; }
@@ -272,7 +254,8 @@ struct Rounded {
 };
 
 // One product by the table of docs/panels.md; plain is the product in double, size the sum of its magnitudes.
-float model(const Matrix& matrix, int64_t row, const float* x, const Rounded& rounded, int64_t token, double* plain, double* size) {
+float model(const Matrix& matrix, int64_t row, const float* x, const Rounded& rounded, int64_t token, double* plain,
+            double* size) {
   float acc = 0;
   *plain = *size = 0;
   if (!qeff::takes_int8(matrix.format.format)) {
@@ -305,7 +288,8 @@ float model(const Matrix& matrix, int64_t row, const float* x, const Rounded& ro
     } else {
       acc = std::fma(static_cast<float>(halves[0] + halves[1]) * w.d, a, acc);
     }
-    if (matrix.format.format == WeightFormat::kQ4_1 || matrix.format.format == WeightFormat::kQ4_K) acc = std::fma(w.m, a * t, acc);
+    if (matrix.format.format == WeightFormat::kQ4_1 || matrix.format.format == WeightFormat::kQ4_K)
+      acc = std::fma(w.m, a * t, acc);
   }
   return acc;
 }
@@ -315,19 +299,15 @@ struct Isa {
   const LinearKernels* kernels;
 };
 
+// Scalar first: the others are compared with it.
 std::vector<Isa> all_isas() {
-  std::vector<Isa> isas = {{"scalar", &qeff::scalar::linear_kernels()}};
-#ifdef QEFF_HAVE_NEON
-  isas.push_back({"neon", &qeff::neon::linear_kernels()});
-#endif
-#ifdef QEFF_HAVE_AVX2
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) isas.push_back({"avx2", &qeff::avx2::linear_kernels()});
-#endif
-#ifdef QEFF_HAVE_AVX512
-  if (__builtin_cpu_supports("avx512vnni")) isas.push_back({"avx512", &qeff::avx512::linear_kernels()});
-#endif
+  std::vector<Isa> isas;
+  for (const qeff::Kernels& kernels : qeff::available_kernels())
+    isas.insert(isas.begin(), {kernels.isa, kernels.linear});
   return isas;
 }
+
+const LinearKernels& scalar_kernels() { return *qeff::choose_kernels("scalar").linear; }
 
 Buffer<float> random_activations(int64_t num_tokens, int64_t stride, Random& random) {
   Buffer<float> x(num_tokens * stride);
@@ -335,7 +315,9 @@ Buffer<float> random_activations(int64_t num_tokens, int64_t stride, Random& ran
   return x;
 }
 
-bool same_bits(const float* a, const float* b, int64_t n) { return std::memcmp(a, b, static_cast<size_t>(n) * sizeof(float)) == 0; }
+bool same_bits(const float* a, const float* b, int64_t n) {
+  return std::memcmp(a, b, static_cast<size_t>(n) * sizeof(float)) == 0;
+}
 
 // Products of one matrix with num_tokens tokens on every instruction set; y has a frame that must stay as it is.
 void test_products(const Matrix& matrix, int64_t num_tokens, bool indexed, bool with_bias, Random& random) {
@@ -347,7 +329,7 @@ void test_products(const Matrix& matrix, int64_t num_tokens, bool indexed, bool 
   std::vector<int32_t> index(static_cast<size_t>(num_tokens));
   for (auto& i : index) i = static_cast<int32_t>(random.next() % static_cast<uint32_t>(num_rows_x));
   Rounded rounded(num_rows_x, matrix.cols);
-  qeff::scalar::linear_kernels().round_activations(x.data(), x_stride, matrix.cols, 0, num_rows_x, rounded.view());
+  scalar_kernels().round_activations(x.data(), x_stride, matrix.cols, 0, num_rows_x, rounded.view());
   const int64_t num_panels = (matrix.rows + 15) / 16;
   Buffer<uint8_t> scratch(qeff::kLinearScratchBytes);
   const auto row_of = [&](int64_t t) { return indexed ? index[static_cast<size_t>(t)] : t; };
@@ -358,14 +340,24 @@ void test_products(const Matrix& matrix, int64_t num_tokens, bool indexed, bool 
   for (const Isa& isa : all_isas()) {
     Buffer<float> y(num_tokens * y_stride);
     for (int64_t i = 0; i < y.size(); ++i) y[i] = -777.0f;
-    LinearArgs args{matrix.format.format, matrix.panels.data(), matrix.rows, matrix.cols, num_tokens, x.data(), x_stride, rounded.view(),
-                    with_bias ? bias.data() : nullptr, y.data(), y_stride, indexed ? index.data() : nullptr};
+    LinearArgs args{matrix.format.format,
+                    matrix.panels.data(),
+                    matrix.rows,
+                    matrix.cols,
+                    num_tokens,
+                    x.data(),
+                    x_stride,
+                    rounded.view(),
+                    with_bias ? bias.data() : nullptr,
+                    y.data(),
+                    y_stride,
+                    indexed ? index.data() : nullptr};
     const int64_t middle = num_panels / 3;
     isa.kernels->linear(args, middle, num_panels, scratch.data());
     isa.kernels->linear(args, 0, middle, scratch.data());
-    const std::string what = std::string(isa.name) + " " + matrix.format.name + " rows " + std::to_string(matrix.rows) + " cols " +
-                             std::to_string(matrix.cols) + " tokens " + std::to_string(num_tokens);
-    if (isa.kernels == &qeff::scalar::linear_kernels()) {
+    const std::string what = std::string(isa.name) + " " + matrix.format.name + " rows " + std::to_string(matrix.rows) +
+                             " cols " + std::to_string(matrix.cols) + " tokens " + std::to_string(num_tokens);
+    if (isa.kernels == &scalar_kernels()) {
       std::memcpy(expected.data(), y.data(), static_cast<size_t>(y.size()) * sizeof(float));
       for (int64_t t = 0; t < num_tokens; ++t) {
         for (int64_t r = 0; r < y_stride; ++r) {
@@ -396,8 +388,8 @@ void test_batches(const Matrix& matrix, int64_t most_tokens, Random& random) {
   const int64_t num_panels = (matrix.rows + 15) / 16;
   for (const Isa& isa : all_isas()) {
     isa.kernels->round_activations(x.data(), matrix.cols, matrix.cols, 0, most_tokens, rounded.view());
-    LinearArgs args{matrix.format.format, matrix.panels.data(), matrix.rows, matrix.cols, 1, x.data(), matrix.cols, rounded.view(),
-                    nullptr, nullptr, matrix.rows, nullptr};
+    LinearArgs args{matrix.format.format, matrix.panels.data(), matrix.rows, matrix.cols, 1,           x.data(),
+                    matrix.cols,          rounded.view(),       nullptr,     nullptr,     matrix.rows, nullptr};
     Buffer<float> alone(most_tokens * matrix.rows);
     for (int32_t t = 0; t < most_tokens; ++t) {
       args.token_index = &t;
@@ -410,8 +402,8 @@ void test_batches(const Matrix& matrix, int64_t most_tokens, Random& random) {
       args.num_tokens = n;
       args.y = y.data();
       isa.kernels->linear(args, 0, num_panels, scratch.data());
-      CHECK(same_bits(y.data(), alone.data(), n * matrix.rows), "%s %s: %d tokens of %d columns", isa.name, matrix.format.name, int(n),
-            int(matrix.cols));
+      CHECK(same_bits(y.data(), alone.data(), n * matrix.rows), "%s %s: %d tokens of %d columns", isa.name,
+            matrix.format.name, int(n), int(matrix.cols));
     }
   }
 }
@@ -423,7 +415,8 @@ void test_unpack_row(const Matrix& matrix) {
       isa.kernels->unpack_row(matrix.format.format, matrix.panels.data(), matrix.cols, r, row.data());
       for (int64_t c = 0; c < matrix.cols; ++c) {
         const float want = weight_at(matrix, r, c).value;
-        CHECK(row[c] == want, "%s %s row %d column %d: %.9g, not %.9g", isa.name, matrix.format.name, int(r), int(c), row[c], want);
+        CHECK(row[c] == want, "%s %s row %d column %d: %.9g, not %.9g", isa.name, matrix.format.name, int(r), int(c),
+              row[c], want);
       }
     }
   }
@@ -447,7 +440,8 @@ void test_rounding(Random& random) {
       for (int64_t t = 0; t < num_tokens; ++t) {
         for (int64_t b = 0; b < rounded.num_blocks; ++b) {
           float most = 0;
-          for (int64_t k = 32 * b; k < 32 * b + 32 && k < cols; ++k) most = std::fmax(most, std::fabs(x[t * (cols + 1) + k]));
+          for (int64_t k = 32 * b; k < 32 * b + 32 && k < cols; ++k)
+            most = std::fmax(most, std::fabs(x[t * (cols + 1) + k]));
           if (most < 0x1p-120f) most = 0;
           int32_t sum = 0;
           for (int64_t k = 32 * b; k < 32 * b + 32; ++k) {
@@ -456,7 +450,8 @@ void test_rounding(Random& random) {
             CHECK(rounded.q[t * rounded.q_stride + k] == want, "%s: q[%d] of token %d", isa.name, int(k), int(t));
             sum += want;
           }
-          CHECK(rounded.scale[t * rounded.scale_stride + b] == most / 127.0f, "%s: scale of token %d", isa.name, int(t));
+          CHECK(rounded.scale[t * rounded.scale_stride + b] == most / 127.0f, "%s: scale of token %d", isa.name,
+                int(t));
           CHECK(rounded.sum[t * rounded.scale_stride + b] == sum, "%s: sum of token %d", isa.name, int(t));
         }
         for (int64_t k = 32 * rounded.num_blocks; k < rounded.q_stride; ++k) {
@@ -504,8 +499,8 @@ void test_elements() {
             for (int row = 0; row < 16; ++row) {
               double plain, size;
               const float want = model(matrix, row, x, rounded, 0, &plain, &size);
-              CHECK(y[row] == want || (std::isnan(want) && std::isnan(y[row])), "%s %s code %d scale %d: %.9g, not %.9g", isa.name,
-                    f.name, first + row, e, y[row], want);
+              CHECK(y[row] == want || (std::isnan(want) && std::isnan(y[row])),
+                    "%s %s code %d scale %d: %.9g, not %.9g", isa.name, f.name, first + row, e, y[row], want);
             }
           }
         }
@@ -539,7 +534,8 @@ int main() {
     const int64_t shapes[][2] = {{1, 1}, {16, 32}, {17, 33}, {40, 100}, {15, 31}, {50, 576}, {33, 1600}};
     const int64_t large_shapes[][2] = {{1, 256}, {16, 256}, {33, 768}, {50, 1536}, {17, 1792}};
     for (size_t i = 0; i < (large ? 5u : 7u); ++i) {
-      const Matrix m = random_matrix(format, large ? large_shapes[i][0] : shapes[i][0], large ? large_shapes[i][1] : shapes[i][1], random);
+      const Matrix m = random_matrix(format, large ? large_shapes[i][0] : shapes[i][0],
+                                     large ? large_shapes[i][1] : shapes[i][1], random);
       if (m.cols <= 256) test_unpack_row(m);
       for (const int64_t num_tokens : {1, 2, 3, 4, 5, 8, 11}) {
         test_products(m, num_tokens, num_tokens % 2 == 0, num_tokens % 3 != 0, random);

@@ -42,7 +42,13 @@ _PARAMETERS = (
 
 
 class QEFFAutoModelForCausalLM:
-    """A decoder from Hugging Face: ``from_pretrained``, then ``compile``, then ``generate``."""
+    """A decoder from Hugging Face: ``from_pretrained``, then ``compile``, then ``generate``.
+
+    ``compile`` takes, besides QEfficient's parameters: ``target``, the native engine ("cpu") unless
+    told; ``precision`` of the weight matrices, where "auto" keeps packed ones as they are;
+    ``precision_overrides``, a precision for each pattern of weight names; and ``kv_precision`` of
+    the cache. The words are those of the command line.
+    """
 
     def __init__(
         self,

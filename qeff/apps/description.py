@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qeff.apps.container_path import resolve
-from qeff.core.errors import SourceError
+from qeff.core.errors import ContainerError, SourceError
 from qeff.core.formats import FORMATS
 from qeff.core.progress import Progress, silent
 from qeff.sources import Location, locate, open_source
 
 if TYPE_CHECKING:
+    from qeff.container import Container
     from qeff.sources import Source
+
+PROGRAM = "program.json"  # of containers for engines of ours
 
 # What a config says about size, by Hugging Face's names.
 _SIZES = (
@@ -64,7 +67,32 @@ def describe_container(folder: Path, *, verify: bool = False) -> dict[str, Any]:
     from qeff.container import Container
 
     opened = Container.open(folder, verify="full" if verify else "fast")
-    return {"what": "container", "path": str(folder), **opened.describe()}
+    found = {"what": "container", "path": str(folder), **opened.describe()}
+    if PROGRAM in opened.manifest.files:
+        found["program"], sizes = describe_program(opened)
+        found["weights"] = {**found["weights"], "bytes_by_format": sizes}
+    return found
+
+
+def describe_program(container: Container) -> tuple[dict[str, Any], dict[str, int]]:
+    """The program of an engine of ours, and the bytes of its weights by the formats it gives them.
+
+    The weights file itself knows packed matrices as bytes only.
+    """
+    from qeff.container.program import Program
+
+    try:
+        data = json.loads(container.read_bytes(PROGRAM))
+    except (ValueError, RecursionError) as error:
+        where = container.file(PROGRAM)
+        raise ContainerError(f"{where} is malformed: {error}", "compile again") from error
+    program = Program.from_json(data)
+    sizes: Counter[str] = Counter()
+    for value in program.weights():
+        sizes[value.dtype] += container.weight(value.name).nbytes
+    ops = Counter(op.kind for op in program.ops)
+    facts = {"ops": dict(ops.most_common()), "engine": data.get("engine", {})}
+    return facts, dict(sorted(sizes.items()))
 
 
 def describe_graph(folder: Path) -> dict[str, Any]:

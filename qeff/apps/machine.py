@@ -16,7 +16,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from qeff.core.env import cache_root, hub_is_offline, hub_timeout_seconds
+from qeff._native import load
+from qeff.core.env import cache_root, forced_isa, hub_is_offline, hub_timeout_seconds
+from qeff.core.errors import ResourceError
 
 LIBRARIES = (
     "numpy",
@@ -43,11 +45,30 @@ def processor() -> dict[str, Any]:
     return {
         "name": info.get("model name") or platform.processor() or platform.machine(),
         "architecture": platform.machine(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores": len(_usable_processors()),
+        "physical_cores": physical_cores(),
         "features": [name for name in _FEATURES if name in flags],
     }
+
+
+def physical_cores() -> int:
+    """Cores that this process may use, hardware threads of one counted once.
+
+    As many threads as the native engine takes unless told.
+    """
+    return len({_core_of(number) for number in _usable_processors()})
+
+
+def engine() -> dict[str, Any]:
+    """The native engine: its instruction sets, best first, and the one that is forced, if any.
+
+    Where it cannot be loaded, ``isas`` is empty, and ``why`` and ``hint`` say more.
+    """
+    try:
+        isas = load().isas()
+    except ResourceError as error:
+        return {"isas": [], "forced": forced_isa(), "why": error.what, "hint": error.hint}
+    return {"isas": isas, "forced": forced_isa()}
 
 
 def memory_bytes() -> int:
@@ -135,6 +156,23 @@ def _version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
+
+
+def _usable_processors() -> list[int]:
+    """Numbers of the logical processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _core_of(processor: int) -> tuple[str, str]:
+    """Package and core of a logical processor; where the system does not tell, one of its own."""
+    folder = Path(f"/sys/devices/system/cpu/cpu{processor}/topology")
+    try:
+        package = (folder / "physical_package_id").read_text().strip()
+        return package, (folder / "core_id").read_text().strip()
+    except OSError:
+        return "processor", str(processor)
 
 
 def _cpu_info() -> dict[str, str]:

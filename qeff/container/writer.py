@@ -125,6 +125,10 @@ class ContainerWriter:
             yield sink
             with disk_errors(self.out):
                 os.fsync(file.fileno())
+                if sink.num_bytes > MEMO_BYTES and hasattr(os, "posix_fadvise"):
+                    # What was written in pieces is cached in small pages. Read anew, it comes in
+                    # large ones where the system has them, which engines read faster.
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         if name != MANIFEST:
             self._files[name] = FileEntry(sink.num_bytes, sink.digest.hexdigest())
 

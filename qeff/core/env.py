@@ -37,6 +37,11 @@ def hub_is_offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
 
 
+def forced_isa() -> str | None:
+    """The instruction set that the native engine is told to use."""
+    return os.environ.get("QEFF_ISA") or None
+
+
 def wants_color() -> bool:
     """Whether coloured output is allowed."""
     return "NO_COLOR" not in os.environ

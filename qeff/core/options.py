@@ -34,7 +34,7 @@ class CompileOptions:
     a vendor's compiler understands (``num_cores``, ``mos``, …), by name.
     """
 
-    target: str = "ort"
+    target: str = "cpu"
     precision: str = "auto"
     kv_precision: str = "auto"
     precision_overrides: tuple[tuple[str, str], ...] = ()

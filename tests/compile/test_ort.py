@@ -53,7 +53,7 @@ class Driver:
 
 def compiled(folder: Path, size: Size, **options) -> tuple[Container, dict[str, np.ndarray]]:
     graph, weights = build_random(size)
-    chosen = CompileOptions(ctx_len=24, prefill_seq_len=8, **options)
+    chosen = CompileOptions(target="ort", ctx_len=24, prefill_seq_len=8, **options)
     compile_graph(graph, chosen, text_files={}, provenance={}, out=folder / "c")  # type: ignore[arg-type]
     return Container.open(folder / "c", verify="full"), weights
 

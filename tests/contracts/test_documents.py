@@ -38,6 +38,6 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
 def test_named_files_exist(path: Path) -> None:
-    pattern = r"`((?:qeff|tests|docs|benchmarks|examples)/[\w/.]+\.\w+)`"
+    pattern = r"`((?:qeff|csrc|tests|docs|benchmarks|examples)/[\w/.]+\.\w+)`"
     for name in re.findall(pattern, path.read_text()):
         assert (ROOT / name).exists(), name

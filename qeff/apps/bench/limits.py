@@ -6,7 +6,6 @@ measures the reading, and products are not known.
 
 from __future__ import annotations
 
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from qeff._native import load
+from qeff.apps.machine import physical_cores
 from qeff.core.errors import ResourceError
 from qeff.core.progress import log
 
@@ -37,7 +37,7 @@ class Limits:
 
 def measure_limits(threads: int | None) -> Limits:
     """The best of some rounds, which is what no neighbour has disturbed."""
-    count = threads or num_cores()
+    count = threads or physical_cores()
     try:
         library = load()
     except ResourceError as error:
@@ -45,13 +45,6 @@ def measure_limits(threads: int | None) -> Limits:
         return Limits(_read_with_numpy(count), None, count, "numpy")
     read, products = library.measure_limits(count)
     return Limits(read, products, count, "native")
-
-
-def num_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _read_with_numpy(threads: int) -> float:

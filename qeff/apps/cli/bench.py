@@ -64,7 +64,12 @@ def add_arguments(parser: Parser) -> None:
     group.add_argument(
         "--rounds", type=positive, default=5, metavar="N", help="measurements of each figure; 5"
     )
-    group.add_argument("--threads", type=positive, metavar="N", help="default: the target's own")
+    group.add_argument(
+        "--threads",
+        type=positive,
+        metavar="N",
+        help="cpu threads; default: one for each physical core",
+    )
     group.add_argument("--json", action="store_true", help="print one JSON object")
     add_model_flags(parser)
     add_format_flags(parser.add_argument_group("compile"))

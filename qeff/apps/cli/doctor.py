@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -45,37 +46,59 @@ def run(args: argparse.Namespace) -> int:
 
 def look() -> dict[str, Any]:
     """All facts and verdicts."""
-    found = machine.libraries()
-    gpus = machine.gpus()
-    return {
+    facts: dict[str, Any] = {
         "processor": machine.processor(),
         "memory_bytes": machine.memory_bytes(),
-        "libraries": found,
-        "gpus": gpus,
-        "targets": {name: verdict(name, found, gpus) for name in TARGETS},
-        "build": _build_verdict(found),
+        "libraries": machine.libraries(),
+        "gpus": machine.gpus(),
+        "engine": machine.engine(),
+    }
+    return facts | {
+        "targets": {name: verdict(name, facts) for name in TARGETS},
+        "build": _build_verdict(facts["libraries"]),
         "hub": machine.hub(),
         "cache": machine.cache(),
     }
 
 
-def verdict(target: str, found: dict[str, str | None], gpus: list[str]) -> Verdict:
-    """What a target can do here."""
+def verdict(target: str, facts: Mapping[str, Any]) -> Verdict:
+    """What a target can do on a machine of which these facts are known."""
     why = vendor.missing(target)
     if target not in available_targets():
         return Verdict(False, "not part of this release" + (f"; {why}" if why else ""))
     if why:
         return Verdict(False, why, "install the vendor's SDK")
-    if target == "cuda" and not gpus:
+    if target == "cpu":
+        return _engine_verdict(facts["engine"], facts["processor"]["physical_cores"])
+    if target == "cuda" and not facts["gpus"]:
         return Verdict(False, "no NVIDIA GPU on this machine")
     if target == "ort":
-        version = found["onnxruntime"]
+        version = facts["libraries"]["onnxruntime"]
         if version is None:
             return Verdict(False, "onnxruntime is not installed", "pip install onnxruntime")
         return Verdict(True, f"ONNX Runtime {version} on the cpu")
     if target == "reference":
         return Verdict(True, "numpy, slow and exact: for checking other targets")
     return Verdict(True, "ready")
+
+
+def _engine_verdict(engine: Mapping[str, Any], threads: int) -> Verdict:
+    isas, forced = engine["isas"], engine["forced"]
+    if not isas:
+        return Verdict(False, engine["why"], engine["hint"])
+    names = ", ".join(isas)
+    if forced is None:
+        how = "best first" if len(isas) > 1 else "the only one here"
+        return Verdict(True, f"native engine: {names} ({how}), {_count(threads, 'thread')}")
+    if forced not in isas:
+        what = f"QEFF_ISA is {forced}, which is not there; there is {names}"
+        return Verdict(False, what, "unset QEFF_ISA, or set it to one of these")
+    what = f"native engine: {forced} (by QEFF_ISA; there is {names}), {_count(threads, 'thread')}"
+    return Verdict(True, what)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _build_verdict(found: dict[str, str | None]) -> Verdict:
@@ -94,7 +117,7 @@ def lines(facts: dict[str, Any]) -> list[str]:
     cpu, hub, cache = facts["processor"], facts["hub"], facts["cache"]
     features = f" ({' '.join(cpu['features'])})" if cpu["features"] else ""
     out = [
-        f"processor   {cpu['name']}, {cpu['cores']} cores{features}",
+        f"processor   {cpu['name']}, {_cores_line(cpu)}{features}",
         f"memory      {amount(facts['memory_bytes'])}",
         f"gpu         {', '.join(facts['gpus']) or 'none'}",
         f"cache       {cache['path']}: {amount(cache['bytes'])}, {cache['containers']} containers, "
@@ -111,6 +134,13 @@ def lines(facts: dict[str, Any]) -> list[str]:
     for name, item in facts["targets"].items():
         out += _verdict_lines(name, item)
     return out
+
+
+def _cores_line(cpu: Mapping[str, Any]) -> str:
+    cores = _count(cpu["physical_cores"], "core")
+    if cpu["physical_cores"] == cpu["cores"]:
+        return cores
+    return f"{cores} with {cpu['cores']} hardware threads"
 
 
 def _hub_line(hub: dict[str, Any]) -> str:

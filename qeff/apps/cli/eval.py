@@ -66,7 +66,7 @@ def add_arguments(parser: Parser) -> None:
     group.add_argument(
         "--qpc-path", metavar="DIR", help="evaluate this container instead of building one"
     )
-    group.add_argument("--threads", type=positive, metavar="N", help="default: all cores")
+    group.add_argument("--threads", type=positive, metavar="N", help="default: physical cores")
     group.add_argument("--json", action="store_true", help="print one JSON object")
     group.add_argument("--plot", metavar="PNG", help="draw a picture (needs matplotlib)")
     add_model_flags(parser)

@@ -16,6 +16,7 @@ from qeff.apps.terminal.screen import amount
 HELP = "show what is in a checkpoint, a graph or a container"
 
 _COLUMN = 14
+_CLASSES = ("linear", "head", "embedding", "other", "kv")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -80,9 +81,11 @@ def _container(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "container", found["path"]
     yield from _model(found["model"])
     yield "target", found["target"]
-    yield "precision", ", ".join(f"{name} {value}" for name, value in found["precision"].items())
+    yield "precision", _precision(found["precision"])
     yield "size", f"{amount(found['total_bytes'])} in {len(found['files'])} files"
     yield from _formats(found["weights"]["bytes_by_format"])
+    if "program" in found:
+        yield from _program(found["program"])
     for item in found["specialisations"]:
         yield item["name"].lower(), ", ".join(f"{k} {v}" for k, v in item["symbols"].items())
     for name in ("inputs", "outputs"):
@@ -100,6 +103,28 @@ def _container(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, values in certificate.get("quantisation", {}).items():
         numbers = (f"{key.replace('_', ' ')} {_number(value)}" for key, value in values.items())
         yield "quantisation", f"{name}: {', '.join(numbers)}"
+    if quality := certificate.get("quality"):
+        yield (
+            "quality",
+            f"KL divergence {_number(quality['kl'])} nats, {quality['top1']:.1%} of likeliest "
+            f"tokens equal (against fp32, {quality['tokens']} tokens of {quality['text']})",
+        )
+
+
+def _precision(formats: Mapping[str, str]) -> str:
+    """Formats by class, the largest classes first, and the user's word last."""
+    known = [name for name in _CLASSES if name in formats]
+    rest = sorted(set(formats) - set(known) - {"asked"})
+    text = ", ".join(f"{name} {formats[name]}" for name in (*known, *rest))
+    return f"{text} (asked for: {formats['asked']})" if "asked" in formats else text
+
+
+def _program(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    ops = list(found["ops"].items())
+    shown = ", ".join(f"{count} {name}" for name, count in ops[:8]) + (", …" if ops[8:] else "")
+    yield "program", f"{sum(found['ops'].values())} ops: {shown}"
+    if found["engine"]:
+        yield "engine", ", ".join(f"{name} {value}" for name, value in found["engine"].items())
 
 
 def _model(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

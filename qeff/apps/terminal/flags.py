@@ -104,8 +104,14 @@ def add_compile_flags(parser: Parser) -> None:
 
 def add_format_flags(group: Any) -> None:
     """The target, and the number formats of weights and cache."""
-    group.add_argument("--target", choices=TARGETS, help="what to compile for; default: ort")
-    group.add_argument("--precision", choices=PRECISIONS, help="number format of the weights")
+    default = CompileOptions().target
+    group.add_argument("--target", choices=TARGETS, help=f"what to compile for; default: {default}")
+    group.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        help="number format of the weights; default: auto, which keeps packed checkpoints as they"
+        " are and takes fp16 for others (fp32 for the target ort)",
+    )
     group.add_argument(
         "--mxfp6-matmul", "--mxfp6", action="store_true", help="the same as --precision mxfp6"
     )
@@ -118,7 +124,11 @@ def add_format_flags(group: Any) -> None:
         help="precision of the weight matrices whose names match, such as '*.down_proj*=int8';"
         " may be repeated, the last match counts",
     )
-    group.add_argument("--kv-precision", choices=KV_PRECISIONS, help="number format of the cache")
+    group.add_argument(
+        "--kv-precision",
+        choices=KV_PRECISIONS,
+        help="number format of the cache; default: auto, fp32 beside fp32 weights, else fp16",
+    )
     add_mxint8_flag(group)
 
 

@@ -35,7 +35,10 @@ def add_prompt_flags(parser: Parser) -> None:
         "--json", action="store_true", help="print one JSON object: text, token ids, timings"
     )
     group.add_argument(
-        "--threads", type=positive, metavar="N", help="cpu threads; default: all cores"
+        "--threads",
+        type=positive,
+        metavar="N",
+        help="cpu threads; default: one for each physical core",
     )
 
 
