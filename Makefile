@@ -13,7 +13,9 @@ MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 .PHONY: demo test check lint types format tree native native-test sanitize clean
 
-demo: $(RUN_STAMP) native
+# The native core is compiled while pip installs the rest.
+demo: $(BIN)/cmake
+	@$(MAKE) native & building=$$!; $(MAKE) $(RUN_STAMP) && wait $$building
 	$(BIN)/qeff infer --chat --prompt "Why is the sky blue?" --generation-len 80
 
 test: $(DEV_STAMP) native-test
@@ -64,8 +66,11 @@ $(BIN)/python:
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 EDITABLE = --config-settings=wheel.cmake=false -e
 
-$(RUN_STAMP): $(BIN)/python pyproject.toml constraints.txt
+$(BIN)/cmake: | $(BIN)/python
 	$(PIP) cmake
+	touch $@
+
+$(RUN_STAMP): $(BIN)/python $(BIN)/cmake pyproject.toml constraints.txt
 	$(PIP) $(EDITABLE) '.[build]'
 	touch $@
 
