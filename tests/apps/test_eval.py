@@ -434,7 +434,6 @@ def test_phases_are_named_in_their_order() -> None:
 
 
 def test_the_picture_is_drawn_with_matplotlib(tiny, cache, ids, tmp_path) -> None:
-    pytest.importorskip("matplotlib")
     opened = container(tiny, precision="int8")
     passage = Passage(ids=ids, windows=cut(len(ids), CTX))
     phases = [Phase("float", container(tiny)), Phase("target", opened)]
