@@ -1,6 +1,6 @@
 // What the block formats share: how codes are unpacked and how whole sums become floats.
 //
-// A block format is a struct with these members; kernels/linear_int8.h is written over them:
+// A block format is a struct with these members; kernels/linear_stream.h and linear_many.h are written over them:
 //   kFormat        its WeightFormat
 //   kUnitBlocks    blocks of 32 columns in a unit
 //   kOffset        what every weight from unpack() has too much

@@ -1,0 +1,94 @@
+// Products of the block formats with one token, or two: weights are unpacked in registers while they stream by.
+// Included by linear_int8.h alone.
+#pragma once
+
+#include "kernels/linear_block.h"
+
+namespace qeff::QEFF_ISA {
+
+// Blocks [i, i + NB) of a unit, or of neighbouring units of one block, times NT tokens.
+template <class F, int NT, int NB>
+[[gnu::always_inline]] static inline void stream_blocks(const uint8_t* units, const typename F::Unit& unit, int i,
+                                                        const BlockOfTokens<F, NT>* tokens,
+                                                        F32 (&result)[NT][kPanelVecs]) {
+  constexpr int kUnitBytes = unit_layout(F::kFormat).bytes;
+  constexpr bool kOneUnit = F::kUnitBlocks > 1;
+  I32 sums[NB][NT][kPanelVecs][F::kSums];
+  F32 s[NB][F::kScales][kPanelVecs];
+  unrolled<NB>([&](auto n) QEFF_INLINE_BODY {
+    const uint8_t* codes = kOneUnit ? F::codes(units, i + n) : F::codes(units + n * kUnitBytes, 0);
+    kOneUnit ? F::scales(units, unit, i + n, s[n]) : F::scales(units + n * kUnitBytes, unit, 0, s[n]);
+    unrolled<kPanelVecs>([&](auto v) QEFF_INLINE_BODY { keep(s[n][0][v]); });
+    Quads x[NT][2];
+    unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
+      unrolled<2>([&](auto half) QEFF_INLINE_BODY { x[t][half] = load_quads_pinned(tokens[n].q[t] + 16 * half); });
+      unrolled<kPanelVecs>([&](auto v) QEFF_INLINE_BODY {
+        unrolled<F::kSums>([&](auto j) QEFF_INLINE_BODY { sums[n][t][v][j] = load_start(tokens[n].start[j][t]); });
+      });
+    });
+    unrolled<4>([&](auto g) QEFF_INLINE_BODY {
+      unrolled<kPanelVecs>([&](auto v) QEFF_INLINE_BODY {
+        const Bytes low = F::template group<g, false>(codes, v), high = F::template group<g + 4, false>(codes, v);
+        unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
+          I32(&sum)[F::kSums] = sums[n][t][v];
+          sum[0] = dot_in_order<F, g>(sum[0], low, x[t][0]);
+          sum[F::kSums - 1] = dot_in_order<F, g>(sum[F::kSums - 1], high, x[t][1]);
+        });
+      });
+    });
+  });
+  F32 product[NB][NT][kPanelVecs];
+  const auto scales_of = [&](int n, int v, F32(&out)[F::kScales]) QEFF_INLINE_BODY {
+    unrolled<F::kScales>([&](auto j) QEFF_INLINE_BODY { out[j] = s[n][j][v]; });
+  };
+  unrolled<NB>([&](auto n) QEFF_INLINE_BODY {
+    unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
+      unrolled<kPanelVecs>([&](auto v) QEFF_INLINE_BODY {
+        F32 of_row[F::kScales];
+        scales_of(n, v, of_row);
+        product[n][t][v] = F::product(sums[n][t][v], of_row);
+      });
+    });
+  });
+  unrolled<NB>([&](auto n) QEFF_INLINE_BODY {
+    unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
+      const Scalars a = load_scalars(tokens[n].scale), a_sum = load_scalars(tokens[n].scale_sum);
+      unrolled<kPanelVecs>([&](auto v) QEFF_INLINE_BODY {
+        F32 of_row[F::kScales];
+        scales_of(n, v, of_row);
+        result[t][v] = F::template add<t>(product[n][t][v], of_row, a, a_sum, result[t][v]);
+      });
+    });
+  });
+}
+
+// One or two tokens: all rows of a panel while it streams by.
+template <class F, int NT>
+[[gnu::noinline]] static void stream(const uint8_t* units, int64_t num_blocks, const BlockOfTokens<F, NT>* tokens,
+                                     const Edge& edge, float* const* y) {
+  constexpr int kUnitBytes = unit_layout(F::kFormat).bytes;
+  constexpr int kStep = NT == 1 && F::kSteps <= 1 && F::kScales <= 2 ? kStreamStep : 1;
+  F32 result[NT][kPanelVecs];
+  unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
+    unrolled<kPanelVecs>([&](auto v) QEFF_INLINE_BODY { result[t][v] = edge.begin(y[t], v); });
+  });
+  if constexpr (F::kUnitBlocks == 1) {
+    int64_t b = 0;
+    for (; b + kStep <= num_blocks; b += kStep, units += kStep * kUnitBytes, tokens += kStep) {
+      stream_blocks<F, NT, kStep>(units, F::open(units), 0, tokens, result);
+    }
+    if (kStep > 1 && b < num_blocks) stream_blocks<F, NT, 1>(units, F::open(units), 0, tokens, result);
+  } else {
+    static_assert(F::kUnitBlocks % kStep == 0 && kStep <= 2);
+    for (int64_t b = 0; b < num_blocks; b += F::kUnitBlocks, units += kUnitBytes) {
+      const typename F::Unit unit = F::open(units);
+      for (int i = 0; i < F::kUnitBlocks; i += kStep, tokens += kStep)
+        stream_blocks<F, NT, kStep>(units, unit, i, tokens, result);
+    }
+  }
+  unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
+    unrolled<kPanelVecs>([&](auto v) QEFF_INLINE_BODY { edge.end(result[t][v], y[t], v); });
+  });
+}
+
+}  // namespace qeff::QEFF_ISA
