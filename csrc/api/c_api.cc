@@ -153,6 +153,12 @@ int qeff_copy_blocks(qeff_session* session, const int32_t* pairs, int64_t num_pa
   });
 }
 
+int qeff_copy_rows(qeff_session* session, const int64_t* pairs, int64_t num_pairs, char* error, size_t error_size) {
+  return guarded(error, error_size, [&] {
+    for (int64_t i = 0; i < num_pairs; ++i) session->executor.copy_row(pairs[2 * i], pairs[2 * i + 1]);
+  });
+}
+
 void qeff_profile(qeff_session* session, int32_t is_on) {
   session->executor.set_profiling(is_on != 0);
   session->profile.clear();

@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-#define QEFF_API_VERSION 1
+#define QEFF_API_VERSION 2
 
 enum {
   QEFF_OK = 0,
@@ -85,6 +85,11 @@ QEFF_EXPORT int qeff_step(qeff_session* session, const qeff_batch* batch, float*
 /* Copies whole blocks: pairs[2i] to pairs[2i + 1], in order. */
 QEFF_EXPORT int qeff_copy_blocks(qeff_session* session, const int32_t* pairs, int64_t num_pairs, char* error,
                                  size_t error_size);
+/* Copies what the cache holds of single tokens: row pairs[2i] to row pairs[2i + 1], in order. Row r of block b has the
+ * number b * block_len + r. Token i of a span is written to row `first + i` of its sequence, where `first` is the
+ * position of the span's first token, in a tree too: the branch that is kept has to be moved there. */
+QEFF_EXPORT int qeff_copy_rows(qeff_session* session, const int64_t* pairs, int64_t num_pairs, char* error,
+                               size_t error_size);
 
 /* Times each phase of the steps that follow, or stops doing so. */
 QEFF_EXPORT void qeff_profile(qeff_session* session, int32_t is_on);

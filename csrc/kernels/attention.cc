@@ -536,6 +536,14 @@ void attend(const AttentionArgs& args, int64_t first, int64_t last, void* memory
   }
 }
 
+void copy_cache_row(const CacheView& cache, int64_t from, int64_t to) {
+  for (int64_t h = 0; h < cache.num_heads; ++h) {
+    uint8_t* data = cache.data + h * cache.head_stride;
+    copy_row(cache.format, cache.key_dim, cache.value_dim, data + from / kBlock * cache.block_stride, from % kBlock,
+             data + to / kBlock * cache.block_stride, to % kBlock);
+  }
+}
+
 size_t scratch_bytes(const AttentionArgs& args) {
   Scratch unused;
   return static_cast<size_t>(lay_out(args, nullptr, &unused)) * sizeof(float);
@@ -544,7 +552,7 @@ size_t scratch_bytes(const AttentionArgs& args) {
 }  // namespace
 
 const AttentionKernels& attention_kernels() {
-  static constexpr AttentionKernels kKernels = {head_bytes, write, num_items, attend, scratch_bytes};
+  static constexpr AttentionKernels kKernels = {head_bytes, write, copy_cache_row, num_items, attend, scratch_bytes};
   return kKernels;
 }
 

@@ -55,6 +55,8 @@ struct AttentionKernels {
   // Writes the keys and values of tokens [first, last), numbered as in the step, of span `span` into the cache.
   // May run on any number of threads at once, on different tokens; attend begins when all are written.
   void (*write)(const AttentionArgs& args, int64_t span, int64_t first, int64_t last);
+  // Copies what the cache holds of one token: row `from` to row `to`, counted over all blocks.
+  void (*copy_row)(const CacheView& cache, int64_t from, int64_t to);
   // Work items of a step, each independent of the others. Items cost about the same, but for spans of different
   // lengths. Neighbours share the reading of keys where there are few tokens, so one call should get as many at a
   // time as leave the threads evenly busy: num_items / num_threads, rounded up, when a step has few tokens.

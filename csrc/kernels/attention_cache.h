@@ -187,4 +187,29 @@ static inline void unpack_key_row(CacheFormat format, int64_t key_dim, const uin
   }
 }
 
+// Copies row `from_row` of a head's block to row `to_row` of another block, or another row of the same, as it is.
+static inline void copy_row(CacheFormat format, int64_t key_dim, int64_t value_dim, const uint8_t* from,
+                            int64_t from_row, uint8_t* to, int64_t to_row) {
+  const int64_t values = key_bytes(format, key_dim);
+  if (format == CacheFormat::kMXINT8) {
+    const int64_t num_parts = ceil_div(key_dim, kScaled), num_blocks = ceil_div(value_dim, kScaled);
+    for (int64_t i = 0; i < num_parts * (kScaled + 1); ++i) {  // lines of 32 rows: scales, then codes
+      to[i * kCacheBlockLen + to_row] = from[i * kCacheBlockLen + from_row];
+    }
+    const int64_t row_bytes = num_blocks * kScaled, scales = values + kCacheBlockLen * row_bytes;
+    std::memcpy(to + values + to_row * row_bytes, from + values + from_row * row_bytes,
+                 static_cast<size_t>(row_bytes));
+    std::memcpy(to + scales + to_row * num_blocks, from + scales + from_row * num_blocks,
+                 static_cast<size_t>(num_blocks));
+    return;
+  }
+  const int64_t size = format == CacheFormat::kF32 ? 4 : 2, row_bytes = value_stride(value_dim) * size;
+  for (int64_t d = 0; d < key_dim; ++d) {
+    std::memcpy(to + (d * kCacheBlockLen + to_row) * size, from + (d * kCacheBlockLen + from_row) * size,
+                static_cast<size_t>(size));
+  }
+  std::memcpy(to + values + to_row * row_bytes, from + values + from_row * row_bytes,
+               static_cast<size_t>(row_bytes));
+}
+
 }  // namespace qeff::QEFF_ISA

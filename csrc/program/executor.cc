@@ -63,6 +63,13 @@ void Executor::copy_block(int64_t from, int64_t to) {
                 static_cast<size_t>(cache.block_stride));
 }
 
+void Executor::copy_row(int64_t from, int64_t to) {
+  const int64_t num_rows = num_blocks_ * kCacheBlockLen;
+  if (from < 0 || to < 0 || from >= num_rows || to >= num_rows) refuse("there is no such cache row");
+  if (from == to) return;
+  for (const CacheView& cache : caches_) kernels_.attention->copy_row(cache, from, to);
+}
+
 int64_t Executor::block_bytes() const {
   int64_t bytes = 0;
   for (const CacheView& cache : caches_) bytes += cache.block_stride;

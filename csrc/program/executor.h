@@ -44,6 +44,7 @@ class Executor {
   // reported after the step.
   void step(const StepInput& input, float* logits);
   void copy_block(int64_t from, int64_t to);
+  void copy_row(int64_t from, int64_t to);
 
   const Plan& plan() const { return plan_; }
   const Kernels& kernels() const { return kernels_; }

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from qeff.core.errors import ContainerError, QeffError, RequestError, ResourceError
 
-API_VERSION = 1
+API_VERSION = 2
 ERROR_BYTES = 1024
 NAME = "libqeff.dylib" if sys.platform == "darwin" else "libqeff.so"
 
@@ -76,6 +76,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "qeff_reserve": (c_int, (handle, c_int64, *_ERROR)),
     "qeff_step": (c_int, (handle, POINTER(Batch), POINTER(c_float), *_ERROR)),
     "qeff_copy_blocks": (c_int, (handle, POINTER(c_int32), c_int64, *_ERROR)),
+    "qeff_copy_rows": (c_int, (handle, POINTER(c_int64), c_int64, *_ERROR)),
     "qeff_profile": (None, (handle, c_int32)),
     "qeff_take_profile": (c_size_t, (handle, c_char_p, c_size_t)),
     "qeff_measure_limits": (c_int, (c_int32, POINTER(c_double), POINTER(c_double))),

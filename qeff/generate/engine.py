@@ -7,38 +7,24 @@ thread at a time. Knows nothing of graphs or devices.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from qeff.core.errors import OptionTypeError, RequestError, ResourceError
-from qeff.generate.request import Delta, FinishReason, Request, Result, SamplingParams
-from qeff.generate.sampling import sample
-from qeff.generate.scheduler import Plan, Scheduler, num_blocks_for
-from qeff.generate.task import Task
-from qeff.runtime.session import Session, StepOutput
+from qeff.generate.cache_blocks import num_blocks_for
+from qeff.generate.outputs import combine
+from qeff.generate.request import Delta, Request, Result, SamplingParams
+from qeff.generate.runner import Runner, Stats
+from qeff.generate.scheduler import Scheduler
+from qeff.runtime.session import Session
 
 if TYPE_CHECKING:
+    from qeff.generate.drafting import Drafting
     from qeff.generate.text import Text
 
 Prompt = str | Sequence[int] | Request
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """What the engine has done, and how full it is."""
-
-    num_steps: int
-    num_step_tokens: int  # tokens run, prompts and recomputed ones included
-    num_output_tokens: int
-    num_preemptions: int
-    num_running: int
-    num_waiting: int
-    num_free_blocks: int
-    session_s: float  # time spent inside the session
 
 
 class Engine:
@@ -50,6 +36,8 @@ class Engine:
         eos_ids: Tokens that end a text; the tokenizer's own when left out.
         num_blocks: Cache blocks to reserve; by default a full context for every sequence.
         max_step_tokens: Most tokens in one step; smaller keeps decodes quick beside long prompts.
+        reuse_prefixes: Take over what other requests have computed of an equal beginning.
+        drafting: Guesses tokens ahead, which are verified; the engine closes it.
     """
 
     def __init__(
@@ -60,22 +48,24 @@ class Engine:
         eos_ids: Sequence[int] | None = None,
         num_blocks: int | None = None,
         max_step_tokens: int | None = None,
+        reuse_prefixes: bool = True,
+        drafting: Drafting | None = None,
     ) -> None:
         self.session = session
         self.text = text
         known = eos_ids if eos_ids is not None else text.eos_ids if text else ()
         self.eos_ids = frozenset(token for token in known if token < session.caps.vocab_size)
-        self._scheduler = Scheduler(
-            session.caps, _choose_num_blocks(session, num_blocks), max_step_tokens
+        self._drafting = drafting
+        scheduler = Scheduler(
+            session.caps,
+            _choose_num_blocks(session, num_blocks),
+            max_step_tokens,
+            reuses_prefixes=reuse_prefixes,
         )
-        session.reserve(self._scheduler.blocks.num_blocks)
-        self._tasks: dict[str, Task] = {}
+        session.reserve(scheduler.cache.blocks.num_blocks)
+        self._runner = Runner(session, scheduler, text, self.eos_ids, drafting)
         self._mailboxes: dict[str, deque[Delta]] = {}  # for requests that somebody follows
         self._unread: list[Delta] = []  # for everything else: what the next step() returns
-        self._num_steps = 0
-        self._num_step_tokens = 0
-        self._num_output_tokens = 0
-        self._session_s = 0.0
 
     def __enter__(self) -> Engine:
         return self
@@ -90,34 +80,23 @@ class Engine:
 
     def close(self) -> None:
         """Drop what runs and close the session."""
-        for request_id in list(self._tasks):
+        for request_id in self._runner.running():
             self.cancel(request_id)
+        if self._drafting:
+            self._drafting.close()
         self.session.close()
 
     @property
     def has_work(self) -> bool:
-        return bool(self._tasks)
+        return self._runner.has_work
 
     @property
     def stats(self) -> Stats:
-        return Stats(
-            num_steps=self._num_steps,
-            num_step_tokens=self._num_step_tokens,
-            num_output_tokens=self._num_output_tokens,
-            num_preemptions=self._scheduler.num_preemptions,
-            num_running=len(self._scheduler.running),
-            num_waiting=len(self._scheduler.waiting),
-            num_free_blocks=self._scheduler.blocks.num_free,
-            session_s=self._session_s,
-        )
+        return self._runner.stats
 
     def add(self, request: Request) -> str:
         """Queue a request and return its id; refuses one that cannot be served."""
-        self._check(request)
-        detokenizer = self.text.detokenizer(request.prompt) if self.text else None
-        task = Task(request, self.eos_ids, self.session.caps.ctx_len, detokenizer)
-        self._tasks[request.id] = task
-        self._scheduler.add(task.sequence)
+        self._runner.add(request)
         return request.id
 
     def step(self) -> list[Delta]:
@@ -126,19 +105,27 @@ class Engine:
         unread, self._unread = self._unread, []
         return unread
 
+    def is_running(self, request_id: str) -> bool:
+        """Whether any output of a request is still to come."""
+        return self._runner.is_running(request_id)
+
     def cancel(self, request_id: str) -> Result | None:
         """End a request at once; what it has given so far, or None when it is not running."""
-        task = self._tasks.get(request_id)
-        if task is None:
-            return None
-        rest, result = self._finish(task, FinishReason.CANCELLED)
+        deltas = self.end(request_id)
         if request_id in self._mailboxes:
-            self._mailboxes[request_id].append(Delta(request_id, (), rest, result))
-        return result
+            self._mailboxes[request_id].extend(deltas)
+        results = [delta.result for delta in deltas if delta.result]
+        return combine(results, len(results)) if results else None
+
+    def end(self, request_id: str) -> list[Delta]:
+        """End a request at once; the last delta of each of its outputs that was still running."""
+        return self._runner.end(request_id)
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Delta]:
         """Follow one request; giving the iterator up cancels it. Others go on beside it."""
         request = self.request(prompt, params)
+        if request.params.num_choices > request.params.n:
+            raise RequestError("the best of several outputs cannot be streamed", "use generate")
         self.add(request)
         self._mailboxes[request.id] = deque()
         return self._follow(request.id)
@@ -150,17 +137,19 @@ class Engine:
         if isinstance(prompts, str):
             raise OptionTypeError("prompts must be a list of prompts, not one text")
         results: list[Result] = []
-        added: list[str] = []
+        added: list[Request] = []
         try:
             for request in [self.request(prompt, params) for prompt in prompts]:
-                added.append(self.add(request))
+                self.add(request)
+                added.append(request)
                 self._mailboxes[request.id] = deque()
-            for request_id in added:
-                results.extend(delta.result for delta in self._follow(request_id) if delta.result)
+            for request in added:
+                outputs = [delta.result for delta in self._follow(request.id) if delta.result]
+                results.append(combine(outputs, request.params.n))
         finally:
-            for request_id in added:  # those that an error or an interrupt left behind
-                self.cancel(request_id)
-                self._mailboxes.pop(request_id, None)
+            for request in added:  # those that an error or an interrupt left behind
+                self.cancel(request.id)
+                self._mailboxes.pop(request.id, None)
         return results
 
     def request(self, prompt: Prompt, params: SamplingParams | None = None) -> Request:
@@ -173,73 +162,25 @@ class Engine:
             prompt = self.text.encode(prompt)
         return Request(tuple(prompt), params or SamplingParams())
 
-    def _check(self, request: Request) -> None:
-        caps = self.session.caps
-        if request.id in self._tasks:
-            raise RequestError(f"a request with the id {request.id!r} is running already")
-        if len(request.prompt) >= caps.ctx_len:
-            raise RequestError(
-                f"prompt has {len(request.prompt)} tokens, context is {caps.ctx_len}",
-                "shorten the prompt, or compile with a larger context (raise --ctx-len)",
-            )
-        for token in (*request.prompt, *request.params.stop_token_ids):
-            if token >= caps.vocab_size:
-                raise RequestError(
-                    f"token id {token} is not in the model's vocabulary of {caps.vocab_size}",
-                    "the tokenizer does not belong to this model",
-                )
-        if request.params.stop and self.text is None:
-            raise RequestError("stop strings need a tokenizer", "use stop_token_ids")
-
     def _follow(self, request_id: str) -> Iterator[Delta]:
         mailbox = self._mailboxes[request_id]
         try:
             while True:
                 while mailbox:
                     delta = mailbox.popleft()
+                    if delta.result and delta.result.error:
+                        raise delta.result.error
                     yield delta
-                    if delta.result:
-                        return
+                if not self._runner.is_running(request_id):
+                    return
                 self._advance()
         finally:
             self._mailboxes.pop(request_id, None)
             self.cancel(request_id)
 
     def _advance(self) -> None:
-        plan = self._scheduler.schedule()
-        if plan is None:
-            return
-        output = self._run(plan)
-        tasks = [self._tasks[sequence.id] for sequence in plan.sampled]
-        tokens = sample(output.logits, [task.row() for task in tasks])
-        self._scheduler.advance(plan)
-        for task, token in zip(tasks, tokens, strict=True):
-            self._deliver(task, int(token))
-
-    def _run(self, plan: Plan) -> StepOutput:
-        started_at = time.perf_counter()
-        for sequence, _ in plan.counts:
-            task = self._tasks[sequence.id]
-            task.started_at = task.started_at or started_at
-        output = self.session.step(plan.batch)
-        self._session_s += time.perf_counter() - started_at
-        self._num_steps += 1
-        self._num_step_tokens += len(plan.batch.tokens)
-        return output
-
-    def _deliver(self, task: Task, token: int) -> None:
-        """Give a token to its request, and what comes of it to whoever follows the request."""
-        delta, finish = task.accept(token)
-        self._num_output_tokens += 1
-        if finish is not None:
-            rest, result = self._finish(task, finish)
-            delta = replace(delta, text=delta.text + rest, result=result)
-        self._mailboxes.get(delta.request_id, self._unread).append(delta)
-
-    def _finish(self, task: Task, reason: FinishReason) -> tuple[str, Result]:
-        self._scheduler.remove(task.sequence)
-        del self._tasks[task.request.id]
-        return task.finish(reason)
+        for delta in self._runner.step():
+            self._mailboxes.get(delta.request_id, self._unread).append(delta)
 
 
 def _choose_num_blocks(session: Session, wanted: int | None) -> int:

@@ -1,50 +1,30 @@
 """Which tokens of which sequences run in the next step.
 
 Iteration-level: every step is planned anew from the waiting and the running sequences. Decodes come
-first, prompts follow in chunks under a budget of tokens, and the youngest sequence gives its blocks
-back and is computed again later when they run out. Knows nothing of sampling, text or finishing.
+first, with the drafts that were made for them; prompts follow in chunks under a budget of tokens.
+When blocks run out, the last in rank gives its own back and is computed again later. A sequence
+takes over what the prefix index knows of its beginning, and waits a step where another one is just
+computing it. Knows nothing of sampling, text or finishing.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
+from bisect import insort
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
-import numpy as np
-
-from qeff.generate.blocks import BlockAllocator
-from qeff.runtime.session import Batch, Capabilities, Span
+from qeff.generate.cache_blocks import CacheBlocks
+from qeff.generate.plan import Entry, Plan, build_plan
+from qeff.generate.prefix import common_length
+from qeff.generate.sequence import SequenceState
+from qeff.generate.speculation.draft import Draft
+from qeff.runtime.session import Capabilities
 
 DEFAULT_STEP_TOKENS = 2048
+MAX_PROMPTS = 4  # prompts that are read beside each other where the budget is too small for them
+MIN_SHARED_TOKENS = 32  # worth a step of waiting
 
-
-@dataclass(slots=True, eq=False)
-class SequenceState:
-    """A sequence on its way: all its tokens, and how many of them the cache holds."""
-
-    id: str
-    tokens: list[int]  # prompt, then output
-    num_prompt: int
-    num_computed: int = 0
-    blocks: list[int] = field(default_factory=list)
-
-    @property
-    def num_pending(self) -> int:
-        """Tokens that are known but not in the cache."""
-        return len(self.tokens) - self.num_computed
-
-    @property
-    def num_output(self) -> int:
-        return len(self.tokens) - self.num_prompt
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """One step: the batch, the tokens each sequence runs, and whose logits come back, in order."""
-
-    batch: Batch
-    counts: tuple[tuple[SequenceState, int], ...]
-    sampled: tuple[SequenceState, ...]
+_by_rank = attrgetter("rank")
 
 
 def default_step_tokens(caps: Capabilities) -> int:
@@ -53,132 +33,212 @@ def default_step_tokens(caps: Capabilities) -> int:
     return min(most, max(DEFAULT_STEP_TOKENS, caps.max_sequences + caps.max_step_tokens))
 
 
-def num_blocks_for(num_tokens: int, block_len: int) -> int:
-    """How many blocks hold this many tokens."""
-    return -(-num_tokens // block_len)
-
-
 class Scheduler:
-    """Queues in order of arrival: everything that runs is older than everything that waits."""
+    """Two queues in order of rank, the blocks, and what is known of their content.
+
+    Args:
+        caps: What the session can take.
+        num_blocks: Cache blocks that it has reserved.
+        max_step_tokens: Most tokens in a step.
+        prompt_tokens: Most tokens of prompts in a step that also has decodes.
+        reuses_prefixes: Whether sequences may take over what others have computed.
+    """
 
     def __init__(
-        self, caps: Capabilities, num_blocks: int, max_step_tokens: int | None = None
+        self,
+        caps: Capabilities,
+        num_blocks: int,
+        max_step_tokens: int | None = None,
+        *,
+        prompt_tokens: int | None = None,
+        reuses_prefixes: bool = True,
     ) -> None:
-        assert num_blocks >= num_blocks_for(caps.ctx_len, caps.block_len), (
-            f"{num_blocks} blocks cannot hold one full context"
-        )
         self.caps = caps
-        self.blocks = BlockAllocator(num_blocks)
+        self.cache = CacheBlocks(caps, num_blocks, reuses_prefixes=reuses_prefixes)
         self.max_step_tokens = max_step_tokens or default_step_tokens(caps)
-        self.waiting: deque[SequenceState] = deque()
+        self.prompt_tokens = prompt_tokens or caps.quick_tokens or self.max_step_tokens
+        self.waiting: list[SequenceState] = []
         self.running: list[SequenceState] = []
         self.num_preemptions = 0
+        self._num_added = 0
 
     @property
     def has_work(self) -> bool:
         return bool(self.waiting or self.running)
 
     def add(self, sequence: SequenceState) -> None:
-        """Put a sequence at the end of the queue."""
+        """Put a sequence into the queue, behind all of its priority."""
         assert len(sequence.tokens) <= self.caps.ctx_len, "a sequence longer than the context"
-        self.waiting.append(sequence)
+        self._num_added += 1
+        sequence.arrival = self._num_added
+        insort(self.waiting, sequence, key=_by_rank)
 
     def remove(self, sequence: SequenceState) -> None:
         """Take a finished or cancelled sequence out and free its blocks."""
-        if sequence in self.running:
-            self.running.remove(sequence)
-        else:
-            self.waiting.remove(sequence)
-        self._release(sequence)
+        (self.running if sequence in self.running else self.waiting).remove(sequence)
+        self.cache.release(sequence)
 
-    def schedule(self) -> Plan | None:
+    def fork(self, sequence: SequenceState, name: str) -> SequenceState:
+        """A sequence a second time, with the same blocks until one of the two writes."""
+        copy = SequenceState(
+            name, list(sequence.tokens), sequence.num_prompt, sequence.priority, sequence.salt
+        )
+        self._num_added += 1
+        copy.arrival = self._num_added
+        if sequence not in self.running or len(self.running) >= self.caps.max_sequences:
+            insort(self.waiting, copy, key=_by_rank)
+            return copy
+        self.cache.share(sequence, copy)
+        insort(self.running, copy, key=_by_rank)
+        return copy
+
+    def due(self) -> list[SequenceState]:
+        """Running sequences whose next token is all they need: those that a draft is good for."""
+        return [one for one in self.running if one.num_pending == 1 and not one.is_parked]
+
+    def schedule(self, drafts: Mapping[str, Draft] | None = None) -> Plan | None:
         """Plan the next step; None when there is nothing to do."""
         if not self.has_work:
             return None
-        counts: dict[SequenceState, int] = {}
+        self.cache.copies = []
+        entries: dict[SequenceState, Entry] = {}
+        budget = self.max_step_tokens
         has_preempted = False
-        # 1. What runs already: decodes first, then prompts, each in order of arrival.
-        for sequence in sorted(self.running, key=lambda one: one.num_pending > 1):
-            count = self._count(sequence, counts)
-            if sequence in self.running and count > 0:
-                counts[sequence] = count
-                has_preempted |= self._grow(sequence, counts)
-        # 2. What waits, while blocks, places and budget last. Blocks just taken from a sequence
-        #    are needed by an older one, so nothing is admitted in such a step.
-        while self.waiting and not has_preempted and self._can_admit(self.waiting[0]):
-            count = self._count(self.waiting[0], counts)
-            if count == 0:
-                break
-            sequence = self.waiting.popleft()
-            self.running.append(sequence)
-            self._reserve(sequence, len(sequence.tokens))
-            counts[sequence] = count
-        assert counts, "sequences are there but none can run"
-        return self._plan(counts)
+        for sequence in self.due():
+            if sequence in self.running and budget > 0:
+                draft = self._fit(sequence, (drafts or {}).get(sequence.id, Draft()), budget)
+                entries[sequence] = Entry(sequence, 1, draft)
+                has_preempted |= self._grow(sequence, entries)
+                budget -= 1 + len(draft) if sequence in entries else 0
+        if entries:
+            budget = min(budget, self.prompt_tokens)
+        # Blocks just taken from a sequence are needed by one before it: nothing is let in then.
+        if not has_preempted:
+            self._admit(budget, entries)
+        prompts = [
+            one
+            for one in self.running
+            if one not in entries and one.num_pending > 0 and not one.is_parked
+        ]
+        for sequence, count in _share(prompts, budget, self.caps.max_step_tokens):
+            if sequence in self.running:
+                entries[sequence] = Entry(sequence, count)
+                self._grow(sequence, entries)
+        assert entries, "sequences are there but none can run"
+        return build_plan(list(entries.values()), self.cache.copies)
 
-    def advance(self, plan: Plan) -> None:
-        """Note that the step of this plan was run."""
-        for sequence, count in plan.counts:
-            sequence.num_computed += count
+    def advance(self, entry: Entry, path: Sequence[int] = ()) -> list[tuple[int, int]]:
+        """Note that an entry was run and which tokens of its draft were kept.
 
-    def _count(self, sequence: SequenceState, counts: dict[SequenceState, int]) -> int:
-        budget = self.max_step_tokens - sum(counts.values())
-        return min(sequence.num_pending, self.caps.max_step_tokens, budget)
+        Returns the cache rows to copy, (from, to) in order, so that the kept ones stand in line.
+        """
+        sequence = entry.sequence
+        first = sequence.num_computed + entry.count
+        sequence.num_computed = first + len(path)
+        moves = [
+            (self.cache.row(sequence, first + node), self.cache.row(sequence, first + depth))
+            for depth, node in enumerate(path)
+            if node != depth
+        ]
+        self.cache.note_content(sequence)
+        self.cache.drop_old(sequence)
+        return moves
 
-    def _can_admit(self, sequence: SequenceState) -> bool:
-        # Room for all known tokens at once, so that prompts do not push one another out half-way,
-        # and a block more for each that runs, so that one let in is not pushed out at once.
-        needed = num_blocks_for(len(sequence.tokens), self.caps.block_len)
-        spare = len(self.running) if self.caps.block_len < self.caps.ctx_len else 0
-        has_place = len(self.running) < self.caps.max_sequences
-        return has_place and needed + spare <= self.blocks.num_free
+    # ---- what a step may hold ------------------------------------------------------------------
 
-    def _reserve(self, sequence: SequenceState, num_tokens: int) -> bool:
-        """Give a sequence blocks for this many tokens; False when the free ones do not suffice."""
-        needed = num_blocks_for(num_tokens, self.caps.block_len) - len(sequence.blocks)
-        if needed > self.blocks.num_free:
+    def _fit(self, sequence: SequenceState, draft: Draft, budget: int) -> Draft:
+        """As much of a draft as context, budget and free blocks allow: it pushes nobody out."""
+        caps = self.caps
+        room = min(caps.ctx_len - len(sequence.tokens), budget - 1, caps.max_step_tokens - 1)
+        spare = max(self.cache.blocks.num_free - len(self.running), 0)
+        held = (len(sequence.blocks) + spare) * caps.block_len - len(sequence.tokens)
+        return draft.cut(max(min(room, held), 0))
+
+    def _admit(self, budget: int, entries: dict[SequenceState, Entry]) -> None:
+        """Let waiting sequences in while there is a place, blocks and something to do for them."""
+        prompts = [one for one in self.running if one.num_pending > 1]
+        asked = sum(one.num_pending for one in prompts)
+        for sequence in list(self.waiting):
+            if sequence.is_parked:
+                continue
+            if asked >= budget and len(prompts) >= MAX_PROMPTS:
+                return
+            if self._waits_for_another(sequence, prompts):
+                continue
+            if not self._make_room(sequence, entries):
+                return
+            self.waiting.remove(sequence)
+            self.cache.start(sequence)
+            insort(self.running, sequence, key=_by_rank)
+            prompts.append(sequence)
+            asked += sequence.num_pending
+
+    def _waits_for_another(self, sequence: SequenceState, prompts: Iterable[SequenceState]) -> bool:
+        """Whether a running prompt is about to compute a good part of this sequence's beginning."""
+        if not (self.cache.reuses_prefixes and sequence.shares):
             return False
-        sequence.blocks.extend(self.blocks.allocate() for _ in range(needed))
+        for other in prompts:
+            if other.salt != sequence.salt or not other.shares:
+                continue
+            num_equal = common_length(sequence.tokens, other.tokens[: other.num_prompt])
+            num_equal = min(num_equal, len(sequence.tokens) - 1)
+            if num_equal - other.num_computed >= min(MIN_SHARED_TOKENS, self.caps.block_len):
+                return True
+        return False
+
+    def _make_room(self, sequence: SequenceState, entries: dict[SequenceState, Entry]) -> bool:
+        """Whether a sequence fits, after those that are parked or less urgent have given way."""
+        while not self._has_room(sequence):
+            victim = next((one for one in reversed(self.running) if one.is_parked), None)
+            if victim is None:
+                if not self.running or self.running[-1].priority <= sequence.priority:
+                    return False
+                victim = self.running[-1]
+            entries.pop(victim, None)
+            self._preempt(victim)
         return True
 
-    def _grow(self, sequence: SequenceState, counts: dict[SequenceState, int]) -> bool:
+    def _has_room(self, sequence: SequenceState) -> bool:
+        # Room for all known tokens at once, so that prompts do not push one another out half-way,
+        # and a block more for each that runs, so that one let in is not pushed out at once.
+        if len(self.running) >= self.caps.max_sequences:
+            return False
+        num_spare = len(self.running) if self.caps.block_len < self.caps.ctx_len else 0
+        return self.cache.can_hold(sequence, num_spare)
+
+    def _grow(self, sequence: SequenceState, entries: dict[SequenceState, Entry]) -> bool:
         """Make room for a planned sequence; True when somebody, perhaps itself, had to give way."""
         has_preempted = False
-        while not self._reserve(sequence, sequence.num_computed + counts[sequence]):
-            victim = self.running.pop()
-            self._release(victim)
-            self.waiting.appendleft(victim)
-            self.num_preemptions += 1
-            counts.pop(victim, None)
+        while not self.cache.reserve(
+            sequence, sequence.num_computed + entries[sequence].num_tokens
+        ):
+            victim = self.running[-1]
+            self._preempt(victim)
+            entries.pop(victim, None)
             has_preempted = True
             if victim is sequence:
                 break
         return has_preempted
 
-    def _release(self, sequence: SequenceState) -> None:
-        for block in sequence.blocks:
-            self.blocks.release(block)
-        sequence.blocks.clear()
-        sequence.num_computed = 0
+    def _preempt(self, victim: SequenceState) -> None:
+        self.running.remove(victim)
+        self.cache.release(victim)
+        insort(self.waiting, victim, key=_by_rank)
+        self.num_preemptions += 1
 
-    def _plan(self, counts: dict[SequenceState, int]) -> Plan:
-        tokens: list[int] = []
-        positions: list[int] = []
-        spans: list[Span] = []
-        rows: list[int] = []
-        sampled: list[SequenceState] = []
-        for sequence, count in counts.items():
-            first, last = sequence.num_computed, sequence.num_computed + count
-            spans.append(Span(len(tokens), len(tokens) + count, tuple(sequence.blocks)))
-            tokens.extend(sequence.tokens[first:last])
-            positions.extend(range(first, last))
-            if last == len(sequence.tokens):  # the prompt is read to its end: a token is due
-                rows.append(len(tokens) - 1)
-                sampled.append(sequence)
-        batch = Batch(
-            tokens=np.asarray(tokens, np.int64),
-            positions=np.asarray(positions, np.int64),
-            spans=tuple(spans),
-            logit_rows=np.asarray(rows, np.int64),
-        )
-        return Plan(batch, tuple(counts.items()), tuple(sampled))
+
+def _share(
+    prompts: list[SequenceState], budget: int, most: int
+) -> Iterable[tuple[SequenceState, int]]:
+    """Deals a step's tokens out: the first in rank gets half at least, the shortest come next."""
+    if not prompts or budget <= 0:
+        return []
+    first, *others = prompts
+    half = min(first.num_pending, most, -(-budget // 2))
+    left = budget - half
+    counts = {first: half}
+    for sequence in sorted(others, key=attrgetter("num_pending")):
+        counts[sequence] = min(sequence.num_pending, most, left)
+        left -= counts[sequence]
+    counts[first] = min(first.num_pending, most, half + left)
+    return [(sequence, counts[sequence]) for sequence in prompts if counts[sequence] > 0]

@@ -1,79 +1,142 @@
 """A request on its way: its tokens, its text so far, and when it ends.
 
-The engine makes one for each request, asks it what the next token depends on, and gives it the
-token. Knows nothing of other requests, queues or sessions.
+The engine makes one for each output that a request asks for, asks it what the next token depends
+on, and gives it the token. Knows nothing of other requests, queues or sessions.
 """
 
 from __future__ import annotations
 
-import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from qeff.core.errors import RequestError
+from qeff.generate.constraint import Matcher
 from qeff.generate.detokenize import Detokenizer, StopMatcher
-from qeff.generate.request import MAX_SEED, Delta, FinishReason, Request, Result, Timings
-from qeff.generate.sampling import Row
-from qeff.generate.scheduler import SequenceState
+from qeff.generate.request import Choice, Delta, FinishReason, Request, Result, Timings
+from qeff.generate.sampling import History, OutputView, Row
+from qeff.generate.sequence import SequenceState
+from qeff.generate.speculation.draft import Draft
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Task:
-    """One request, from being added to its result; ``detokenizer`` is None for tokens alone."""
+    """One output of a request, from being added to its result.
+
+    Args:
+        request: What was asked.
+        index: Which of the request's outputs.
+        seed: The seed of this output's random numbers.
+        eos_ids: Tokens that end a text.
+        ctx_len: Most tokens of prompt and output together.
+        detokenizer: None for tokens alone.
+        matcher: What the output must look like; None for anything.
+    """
 
     request: Request
+    index: int
+    seed: int
     eos_ids: frozenset[int]
     ctx_len: int
     detokenizer: Detokenizer | None
+    matcher: Matcher | None = None
     sequence: SequenceState = field(init=False)
-    seed: int = field(init=False)
-    matcher: StopMatcher = field(init=False)
+    stops: StopMatcher = field(init=False)
+    history: History = field(init=False)
     added_at: float = field(init=False, default_factory=time.perf_counter)
     started_at: float | None = field(init=False, default=None)
     first_token_at: float | None = field(init=False, default=None)
     pieces: list[str] = field(init=False, default_factory=list)
+    logprobs: list[Choice] = field(init=False, default_factory=list)
+    prompt_logprobs: list[Choice] = field(init=False, default_factory=list)
+    num_drafted: int = field(init=False, default=0)
+    num_accepted: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         request, params = self.request, self.request.params
-        self.sequence = SequenceState(request.id, list(request.prompt), len(request.prompt))
-        self.seed = secrets.randbelow(MAX_SEED) if params.seed is None else params.seed
-        self.matcher = StopMatcher(params.stop)
+        scores_prompt = params.prompt_logprobs is not None
+        self.sequence = SequenceState(
+            f"{request.id}/{self.index}",
+            list(request.prompt),
+            len(request.prompt),
+            request.priority,
+            request.cache_salt,
+            shares=not scores_prompt,
+            scores_prompt=scores_prompt,
+        )
+        self.stops = StopMatcher(params.stop)
+        self.history = History(params, request.prompt)
+        if scores_prompt:
+            self.prompt_logprobs.append(Choice(request.prompt[0]))  # nothing stands before it
 
     @property
-    def output(self) -> list[int]:
-        return self.sequence.tokens[self.sequence.num_prompt :]
+    def num_tokens_left(self) -> int:
+        """How many tokens the output can still get."""
+        left = self.ctx_len - len(self.sequence.tokens)
+        most = self.request.params.max_tokens
+        return left if most is None else min(left, most - self.sequence.num_output)
 
-    def row(self) -> Row:
-        """What the choice of the next token depends on."""
+    def row(self, drafted: Sequence[int] = ()) -> Row:
+        """What the choice of the next token depends on, ``drafted`` ones taken as given."""
         params = self.request.params
-        is_early = self.sequence.num_output < params.min_tokens
+        output = OutputView(self.sequence.tokens, self.sequence.num_prompt, drafted)
+        is_early = len(output) < params.min_tokens
         forbidden = (*self.eos_ids, *params.stop_token_ids) if is_early else ()
-        return Row(params, self.seed, self.request.prompt, self.output, forbidden)
+        allowed = self.matcher.mask() if self.matcher and not drafted else None
+        prompt = self.request.prompt
+        return Row(params, self.seed, prompt, output, forbidden, allowed, self.history)
 
-    def accept(self, token: int) -> tuple[Delta, FinishReason | None]:
+    def fit(self, draft: Draft) -> Draft:
+        """A draft without the tokens that the task's constraint will not take."""
+        if self.matcher is None or not draft.is_chain:
+            return draft
+        return draft.cut(self.matcher.allows(draft.tokens))
+
+    def accept(self, choice: Choice) -> tuple[Delta, FinishReason | None]:
         """Add a token; what is certain of its text, and why it is the last one, if it is."""
         self.first_token_at = self.first_token_at or time.perf_counter()
+        token = choice.token
         self.sequence.tokens.append(token)
+        self.history.push(token)
+        logprobs = () if choice.logprob is None else (choice,)
+        self.logprobs.extend(logprobs)
         finish, piece = self._finish_by_token(token), ""
         if finish is None:
+            if self.matcher is not None:
+                self.matcher.accept(token)
             piece = self._add_text(token)
-            finish = FinishReason.STOP if self.matcher.is_stopped else self._finish_by_length()
-        return Delta(self.request.id, (token,), piece), finish
+            finish = FinishReason.STOP if self.stops.is_stopped else self._finish_by_length()
+        delta = Delta(self.request.id, (token,), piece, index=self.index, logprobs=logprobs)
+        return delta, finish
 
-    def finish(self, reason: FinishReason) -> tuple[str, Result]:
-        """End the request: the text that was held back until here, and the whole result."""
+    def finish(self, reason: FinishReason, error: RequestError | None = None) -> tuple[str, Result]:
+        """End the task: the text that was held back until here, and the whole result."""
         rest = ""
-        if self.detokenizer is not None and not self.matcher.is_stopped:
-            rest = self.matcher.push(self.detokenizer.flush()) + self.matcher.flush()
+        if self.detokenizer is not None and not self.stops.is_stopped:
+            rest = self.stops.push(self.detokenizer.flush()) + self.stops.flush()
         ended_at = time.perf_counter()
         started_at = self.started_at or ended_at
         first_at = self.first_token_at or ended_at
+        params = self.request.params
         result = Result(
             request_id=self.request.id,
             prompt=self.request.prompt,
-            token_ids=tuple(self.output),
+            token_ids=tuple(self.sequence.tokens[self.sequence.num_prompt :]),
             text="".join((*self.pieces, rest)),
             finish=reason,
             timings=Timings(started_at - self.added_at, first_at - started_at, ended_at - first_at),
+            logprobs=None if params.logprobs is None else tuple(self.logprobs),
+            prompt_logprobs=(
+                None if params.prompt_logprobs is None else tuple(self.prompt_logprobs)
+            ),
+            cumulative_logprob=(
+                sum(choice.logprob or 0.0 for choice in self.logprobs) if self.logprobs else None
+            ),
+            num_cached_tokens=self.sequence.num_reused,
+            num_drafted=self.num_drafted,
+            num_accepted=self.num_accepted,
+            index=self.index,
+            error=error,
         )
         return rest, result
 
@@ -86,6 +149,8 @@ class Task:
     def _finish_by_length(self) -> FinishReason | None:
         if self.sequence.num_output == self.request.params.max_tokens:
             return FinishReason.LENGTH
+        if self.matcher is not None and self.matcher.is_finished:
+            return FinishReason.STOP
         return FinishReason.CONTEXT if len(self.sequence.tokens) >= self.ctx_len else None
 
     def _add_text(self, token: int) -> str:
@@ -93,6 +158,6 @@ class Task:
             return ""
         piece = self.detokenizer.push((token,))
         if self.sequence.num_output >= self.request.params.min_tokens:
-            piece = self.matcher.push(piece)
+            piece = self.stops.push(piece)
         self.pieces.append(piece)
         return piece

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 from qeff.core.errors import ContainerError, RequestError
 from qeff.generate.chat import ChatTemplate, Message, choose_template
+from qeff.generate.constraint import Constraint, ConstraintCompiler, Matcher
 from qeff.generate.detokenize import Detokenizer
 
 TEXT_FILES = (
@@ -67,6 +68,7 @@ class Text:
         )
         self._declared_templates = _find_templates(files, config)
         self._templates: dict[str, ChatTemplate] = {}
+        self._compilers: dict[tuple[int, frozenset[int]], ConstraintCompiler] = {}
         # A tokenizer.json made from another format may lack the step that its config asks for.
         self._needs_bos = config.get("add_bos_token") is True and self.bos_id is not None
 
@@ -125,6 +127,13 @@ class Text:
 
         skipped = self.special_ids if skip_special_tokens else frozenset()
         return Detokenizer(decode, skipped=skipped, context=context[-64:])
+
+    def matcher(self, constraint: Constraint, vocab_size: int, eos_ids: frozenset[int]) -> Matcher:
+        """A constraint on an output, at its beginning; what is compiled for it is kept."""
+        key = (vocab_size, eos_ids)
+        if key not in self._compilers:
+            self._compilers[key] = ConstraintCompiler(self.tokenizer, vocab_size, eos_ids)
+        return self._compilers[key].start(constraint)
 
     def _id_of(self, name: str) -> int | None:
         token = self.special_tokens.get(name)

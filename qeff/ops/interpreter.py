@@ -50,6 +50,14 @@ class Interpreter:
                 keys[target] = keys[source]
                 values[target] = values[source]
 
+    def copy_rows(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy single rows of every cache, (from, to) each, in order, counted over all blocks."""
+        for keys, values in self.caches:
+            for cache in (keys, values):
+                rows = cache.reshape(-1, *cache.shape[2:])
+                for source, target in pairs:
+                    rows[target] = rows[source]
+
     def run(self, tokens: np.ndarray, step: Step) -> np.ndarray:
         """The logits [R, vocab] of the step's rows; keys and values go into the caches."""
         program = self.program

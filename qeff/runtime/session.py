@@ -26,6 +26,8 @@ class Capabilities:
     max_step_tokens: int  # tokens of one sequence in one step
     max_blocks: int | None = None  # None: as many as memory holds
     supports_trees: bool = False  # Batch.parents
+    quick_tokens: int | None = None  # what a step takes in without keeping its decodes waiting
+    window: int | None = None  # tokens that the widest layer looks back; None: all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Batch:
     """Everything one step needs. Spans cover ``tokens`` without gap or overlap, in order."""
 
     tokens: np.ndarray  # int64 [T]
-    positions: np.ndarray  # int64 [T], rising by one within a span
+    positions: np.ndarray  # int64 [T], rising by one within a span; in a tree, from the parent
     spans: tuple[Span, ...]
     logit_rows: np.ndarray  # int64 [R], indices into tokens
     parents: np.ndarray | None = (
@@ -59,7 +61,7 @@ class StepOutput:
 
 
 class Session(Protocol):
-    """Four methods; see the module's text."""
+    """Five methods; see the module's text."""
 
     @property
     def caps(self) -> Capabilities: ...
@@ -72,6 +74,14 @@ class Session(Protocol):
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, (from, to) each, in order."""
+
+    def copy_rows(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy what the cache holds of single tokens, (from, to) each, in order.
+
+        Row ``r`` of block ``b`` has the number ``b * block_len + r``. Token ``i`` of a span is
+        written to row ``first + i`` of its sequence, ``first`` being the position of its first
+        token: in a tree that is not its position, and the branch that is kept has to be moved.
+        """
 
     def close(self) -> None:
         """Give memory and threads back; the session cannot be used again."""

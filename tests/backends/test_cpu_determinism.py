@@ -137,6 +137,34 @@ def test_trees_equal_chains(sessions: list[NativeSession]) -> None:
         assert np.array_equal(found[rows], wanted)
 
 
+def test_a_branch_that_is_moved_into_line_is_a_chain(sessions: list[NativeSession]) -> None:
+    """After a tree, the rows of the branch that is kept are those of plain decoding."""
+    prompt = np.arange(29) % 96
+    chain = Sequence(np.concatenate([prompt, [5, 9, 40, 41, 8, 77]]), (0, 1))
+    advance(sessions[0], [(chain, 35)])
+    sequence = Sequence(prompt, (4, 5))
+    advance(sessions[2], [(sequence, 29)])
+    tokens = np.array([5, 7, 9, 11, 40, 41])  # 5 → 9 → 40 → 41, with 7 and 11 in between
+    parents = np.array([-1, -1, 0, 2, 2, 4])
+    positions = np.array([29, 29, 30, 31, 31, 32])
+    sessions[2].step(Batch(tokens, positions, (Span(0, 6, (4, 5)),), np.array([5]), parents))
+
+    def row(index: int) -> int:
+        return (4, 5)[index // BLOCK_LEN] * BLOCK_LEN + index % BLOCK_LEN
+
+    sessions[2].copy_rows([(row(29 + i), row(29 + j)) for i, j in ((2, 1), (4, 2), (5, 3))])
+    batch = Batch(np.array([8, 77]), np.array([33, 34]), (Span(0, 2, (4, 5)),), np.arange(2))
+    assert np.array_equal(sessions[2].step(batch).logits, chain.logits[0][33:])
+
+
+def test_rows_that_are_not_there_are_refused(sessions: list[NativeSession]) -> None:
+    from qeff.core.errors import RequestError
+
+    for pair in ((0, NUM_BLOCKS * BLOCK_LEN), (-1, 0)):
+        with pytest.raises(RequestError, match="no such cache row"):
+            sessions[0].copy_rows([pair])
+
+
 def test_parents_are_checked(sessions: list[NativeSession], tmp_path: Path) -> None:
     from qeff.core.errors import RequestError
 

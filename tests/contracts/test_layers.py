@@ -34,7 +34,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], set[str] | None]] = {
     "container": (("core",), NUMERIC),
     "compile": (("core", "ops", "export.artifact", "container"), NUMERIC | {"onnx_ir"}),
     "runtime": (("core", "container"), NUMERIC),
-    "generate": (("core", "container", "runtime"), {"numpy", "tokenizers", "jinja2"}),
+    "generate": (("core", "container", "runtime"), {"numpy", "tokenizers", "jinja2", "llguidance"}),
     # A back-end is two files that never meet: lower.py builds, session.py runs.
     "backends/*/lower": (
         ("core", "ops", "container", "compile", "export.artifact"),

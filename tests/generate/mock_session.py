@@ -16,38 +16,62 @@ EMPTY = -1
 
 class MockSession:
     def __init__(
-        self, *, vocab=64, ctx_len=64, block_len=None, sequences=4, chunk=8, max_blocks=None
+        self, *, vocab=64, ctx_len=64, block_len=None, sequences=4, chunk=8, answers=None, **more
     ):
-        self.caps = Capabilities(
-            vocab, ctx_len, block_len or ctx_len, sequences, chunk, max_blocks=max_blocks
-        )
+        self.caps = Capabilities(vocab, ctx_len, block_len or ctx_len, sequences, chunk, **more)
+        self.answers = answers or answer
         self.step_sizes: list[int] = []
         self.is_closed = False
 
     def reserve(self, num_blocks: int) -> None:
-        self.cache = np.full((num_blocks, self.caps.block_len), EMPTY)
+        self.cache = np.full(num_blocks * self.caps.block_len, EMPTY)
 
     def step(self, batch: Batch) -> StepOutput:
-        block_len, wanted, rows = self.caps.block_len, set(batch.logit_rows.tolist()), []
         assert len(batch.spans) <= self.caps.max_sequences
         assert [s.start for s in batch.spans] == [0, *(s.stop for s in batch.spans[:-1])]
         assert batch.spans[-1].stop == len(batch.tokens) == len(batch.positions)
+        wanted = {}
         for span in batch.spans:
-            assert 0 < span.stop - span.start <= self.caps.max_step_tokens
-            assert np.all(np.diff(batch.positions[span.start : span.stop]) == 1)
-            for index in range(span.start, span.stop):
-                position = int(batch.positions[index])
-                block = span.blocks[position // block_len]
-                self.cache[block, position % block_len] = batch.tokens[index]
-                if index in wanted:
-                    history = self.cache[list(span.blocks)].reshape(-1)[: position + 1]
-                    assert EMPTY not in history
-                    rows.append(answer(history.tolist(), self.caps.vocab_size))
+            self._run_span(batch, span, wanted)
         self.step_sizes.append(len(batch.tokens))
+        rows = [wanted[row] for row in batch.logit_rows.tolist()]
+        assert len(rows) == len(set(batch.logit_rows.tolist()))
         logits = np.stack(rows) if rows else np.zeros((0, self.caps.vocab_size), np.float32)
         return StepOutput(logits)
 
+    def _run_span(self, batch, span, wanted):
+        assert 0 < span.stop - span.start <= self.caps.max_step_tokens
+        first = int(batch.positions[span.start])
+        places = [self._place(span, i) for i in range(first + span.stop - span.start)]
+        asked = set(batch.logit_rows.tolist())
+        if batch.parents is None:
+            assert np.all(np.diff(batch.positions[span.start : span.stop]) == 1)
+        else:
+            assert self.caps.supports_trees
+        for index in range(span.start, span.stop):
+            self.cache[places[first + index - span.start]] = batch.tokens[index]
+        for index in range(span.start, span.stop):
+            branch, at = [], index
+            while at >= span.start:
+                branch.append(places[first + at - span.start])
+                at = at - 1 if batch.parents is None else int(batch.parents[at])
+            assert int(batch.positions[index]) == first + len(branch) - 1
+            if index in asked:
+                history = self.cache[places[:first] + branch[::-1]]
+                assert EMPTY not in history
+                wanted[index] = self.answers(history.tolist(), self.caps.vocab_size)
+
+    def _place(self, span, row):
+        return span.blocks[row // self.caps.block_len] * self.caps.block_len + (
+            row % self.caps.block_len
+        )
+
     def copy_blocks(self, pairs) -> None:
+        blocks = self.cache.reshape(-1, self.caps.block_len)
+        for source, target in pairs:
+            blocks[target] = blocks[source]
+
+    def copy_rows(self, pairs) -> None:
         for source, target in pairs:
             self.cache[target] = self.cache[source]
 

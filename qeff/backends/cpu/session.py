@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,13 @@ from qeff.container.program import Program
 from qeff.container.reader import Container
 from qeff.core.errors import ContainerError
 from qeff.ops import validate
-from qeff.runtime.session import Batch, Capabilities, Session, StepOutput
+from qeff.runtime.session import Batch, Capabilities, Session, Span, StepOutput
 
 PROGRAM = "program.json"
+QUICK_TOKENS = 64  # products of this many reach their full speed already
+SPAN = np.dtype(  # ``qeff_span``; addresses are as wide as int64 on every machine it is built for
+    [("start", np.int64), ("stop", np.int64), ("blocks", np.uint64), ("num_blocks", np.int64)]
+)
 
 
 def open_session(container: Container, threads: int | None) -> Session:
@@ -31,8 +36,12 @@ def open_session(container: Container, threads: int | None) -> Session:
         data = json.loads(container.read_bytes(PROGRAM))
     except (ValueError, RecursionError) as error:
         raise ContainerError(f"{path} is malformed: {error}", "compile again") from error
-    validate(Program.from_json(data))
-    session = NativeSession(load(), str(container.path), threads or 0, container.manifest.options)
+    program = Program.from_json(data)
+    validate(program)
+    options = container.manifest.options
+    session = NativeSession(
+        load(), str(container.path), threads or 0, options, widest_window(program)
+    )
     vocab_size = container.manifest.model.vocab_size
     if session.caps.vocab_size != vocab_size:
         session.close()
@@ -46,7 +55,14 @@ def open_session(container: Container, threads: int | None) -> Session:
 class NativeSession:
     """A handle of the native engine, and the arrays that a step shares with it."""
 
-    def __init__(self, library: Library, folder: str, threads: int, options: Any) -> None:
+    def __init__(
+        self,
+        library: Library,
+        folder: str,
+        threads: int,
+        options: Any,
+        window: int | None = None,
+    ) -> None:
         self._library = library
         self._handle: int | None = None
         text = ctypes.create_string_buffer(native.ERROR_BYTES)
@@ -65,6 +81,8 @@ class NativeSession:
             max_sequences=options.max_batch,
             max_step_tokens=options.ctx_len,
             supports_trees=True,
+            quick_tokens=QUICK_TOKENS,
+            window=window,
         )
 
     @property
@@ -80,13 +98,7 @@ class NativeSession:
         tokens, positions = _int64(batch.tokens), _int64(batch.positions)
         rows = _int64(batch.logit_rows)
         assert len(tokens) == len(positions), "as many positions as tokens"
-        tables = [np.asarray(span.blocks, np.int32) for span in batch.spans]
-        spans = (native.Span * len(batch.spans))(
-            *(
-                native.Span(span.start, span.stop, _pointer(table, ctypes.c_int32), len(table))
-                for span, table in zip(batch.spans, tables, strict=True)
-            )
-        )
+        spans, tables = _spans(batch.spans)
         assert all(span.adapter == 0 for span in batch.spans), "this target has no adapters"
         parents = None if batch.parents is None else np.ascontiguousarray(batch.parents, np.int32)
         assert parents is None or len(parents) == len(tokens), "as many parents as tokens"
@@ -95,7 +107,7 @@ class NativeSession:
             _pointer(tokens, ctypes.c_int64),
             _pointer(positions, ctypes.c_int64),
             len(tokens),
-            spans,
+            _pointer(spans, native.Span),
             len(spans),
             _pointer(rows, ctypes.c_int64),
             len(rows),
@@ -104,6 +116,7 @@ class NativeSession:
         self._library.call(
             "qeff_step", self._handle, ctypes.byref(call), _pointer(logits, ctypes.c_float)
         )
+        del tables  # the call has read them through the spans' addresses
         return StepOutput(logits)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
@@ -111,6 +124,12 @@ class NativeSession:
         flat = np.asarray(pairs, np.int32).reshape(-1)
         pointer = _pointer(flat, ctypes.c_int32)
         self._library.call("qeff_copy_blocks", self._handle, pointer, len(pairs))
+
+    def copy_rows(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy what the cache holds of single tokens, (from, to) each, in order."""
+        flat = np.asarray(pairs, np.int64).reshape(-1)
+        pointer = _pointer(flat, ctypes.c_int64)
+        self._library.call("qeff_copy_rows", self._handle, pointer, len(pairs))
 
     def profile(self, is_on: bool) -> None:
         """Time the phases of the steps that follow, or stop doing so."""
@@ -131,6 +150,25 @@ class NativeSession:
 
     def __del__(self) -> None:
         self.close()
+
+
+def widest_window(program: Program) -> int | None:
+    """How far back any layer looks; None where one of them looks at everything."""
+    windows = [op.attrs.get("window", 0) for op in program.ops if op.kind == "attention"]
+    return max(windows) if windows and all(windows) else None
+
+
+def _spans(spans: Sequence[Span]) -> tuple[np.ndarray, np.ndarray]:
+    """All spans as ``qeff_span``, and the block tables that they point into."""
+    lengths = [len(span.blocks) for span in spans]
+    tables = np.fromiter(chain.from_iterable(span.blocks for span in spans), np.int32, sum(lengths))
+    found = np.empty(len(spans), SPAN)
+    found["start"] = [span.start for span in spans]
+    found["stop"] = [span.stop for span in spans]
+    found["num_blocks"] = lengths
+    ends = np.cumsum(found["num_blocks"])
+    found["blocks"] = tables.ctypes.data + tables.itemsize * (ends - found["num_blocks"])
+    return found, tables
 
 
 def _int64(array: np.ndarray) -> np.ndarray:

@@ -84,6 +84,14 @@ class OrtSession:
             for cache in self._caches.values():
                 cache[target] = cache[source]
 
+    def copy_rows(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy what the cache holds of single tokens, (from, to) each, in order."""
+        ctx_len = self._caps.ctx_len
+        for cache in self._caches.values():
+            for source, target in pairs:
+                row = cache[source // ctx_len, :, source % ctx_len]
+                cache[target // ctx_len, :, target % ctx_len] = row
+
     def close(self) -> None:
         """Give memory and threads back; the session cannot be used again."""
         self._bindings.clear()

@@ -74,6 +74,10 @@ class ReferenceSession:
         """Copy whole blocks, (from, to) each, in order."""
         self._interpreter.copy_blocks(pairs)
 
+    def copy_rows(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy what the cache holds of single tokens, (from, to) each, in order."""
+        self._interpreter.copy_rows(pairs)
+
     def close(self) -> None:
         """Give the memory back; the session cannot be used again."""
         self._interpreter.reserve(0, self._caps.block_len)

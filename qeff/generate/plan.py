@@ -1,0 +1,103 @@
+"""A step as the scheduler plans it: whose tokens run, and where in the answer their logits stand.
+
+Turns entries into the flat arrays of a batch. Knows nothing of how entries are chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from qeff.generate.sequence import SequenceState
+from qeff.generate.speculation.draft import NO_PARENT, Draft
+from qeff.runtime.session import Batch, Span
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One sequence's part of a step: ``count`` of its tokens, then a draft of what follows."""
+
+    sequence: SequenceState
+    count: int
+    draft: Draft = field(default_factory=Draft)
+    first_row: int = 0  # of its rows in the logits: prompt tokens that are wanted, then the rest
+    num_prompt_rows: int = 0
+    is_due: bool = False  # whether its tokens reach their end, so that a new one is due
+
+    @property
+    def num_tokens(self) -> int:
+        return self.count + len(self.draft)
+
+    def row(self, node: int = NO_PARENT) -> int:
+        """Where the logits after a token of the draft stand, or after the last known token."""
+        assert self.is_due, "a sequence that is not due has no row"
+        return self.first_row + self.num_prompt_rows + 1 + node
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One step: blocks to copy before it, its batch, and its entries."""
+
+    batch: Batch
+    entries: tuple[Entry, ...]
+    copies: tuple[tuple[int, int], ...]
+
+
+def build_plan(entries: Sequence[Entry], copies: Sequence[tuple[int, int]]) -> Plan:
+    """Lay the tokens of all entries out in one batch."""
+    tokens: list[int] = []
+    positions: list[int] = []
+    spans: list[Span] = []
+    rows: list[int] = []
+    has_tree = any(not entry.draft.is_chain for entry in entries)
+    parents: list[int] | None = [] if has_tree else None
+    for entry in entries:
+        sequence, start = entry.sequence, len(tokens)
+        first, last = sequence.num_computed, sequence.num_computed + entry.count
+        tokens.extend(sequence.tokens[first:last])
+        positions.extend(range(first, last))
+        entry.first_row = len(rows)
+        entry.is_due = last == len(sequence.tokens)
+        if sequence.scores_prompt and first < sequence.num_prompt - 1:
+            stop = min(last, sequence.num_prompt - 1)  # the last token's logits are the output's
+            entry.num_prompt_rows = stop - first
+            rows.extend(range(start, start + stop - first))
+        if entry.is_due:
+            rows.append(len(tokens) - 1)
+        if parents is not None:
+            parents.extend((NO_PARENT, *range(start, len(tokens) - 1)))
+        if len(entry.draft):
+            _add_draft(entry.draft, tokens, positions, parents)
+            rows.extend(range(len(tokens) - len(entry.draft), len(tokens)))
+        spans.append(Span(start, len(tokens), _table(sequence)))
+    batch = Batch(
+        tokens=np.asarray(tokens, np.int64),
+        positions=np.asarray(positions, np.int64),
+        spans=tuple(spans),
+        logit_rows=np.asarray(rows, np.int64),
+        parents=None if parents is None else np.asarray(parents, np.int64),
+    )
+    return Plan(batch, tuple(entries), tuple(copies))
+
+
+def _add_draft(
+    draft: Draft, tokens: list[int], positions: list[int], parents: list[int] | None
+) -> None:
+    first = len(tokens)
+    for parent in draft.parents:
+        at = first + parent if parent != NO_PARENT else first - 1
+        positions.append(positions[at] + 1)
+        if parents is not None:
+            parents.append(at)
+    tokens.extend(draft.tokens)
+
+
+def _table(sequence: SequenceState) -> tuple[int, ...]:
+    """The block table; a dropped block is never read, and any number will do for it."""
+    num_dropped = sequence.num_dropped
+    if not num_dropped:
+        return tuple(sequence.blocks)
+    live = sequence.blocks[num_dropped:]
+    return (live[0],) * num_dropped + tuple(live)

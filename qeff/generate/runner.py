@@ -1,0 +1,275 @@
+"""The requests of an engine at work: each call of ``step`` runs the session once for all of them.
+
+Plans the step, runs it, chooses tokens, and says what each request got. Knows nothing of who asked
+and where the answers go.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qeff.core.errors import RequestError
+from qeff.generate.admission import check_request, make_search, make_tasks
+from qeff.generate.beam import BeamSearch
+from qeff.generate.plan import Entry, Plan
+from qeff.generate.request import Choice, Delta, FinishReason, Request, Result
+from qeff.generate.sampling import expand, score
+from qeff.generate.scheduler import Scheduler
+from qeff.generate.task import Task
+from qeff.generate.verify import Walk, verify
+from qeff.runtime.session import Session
+
+if TYPE_CHECKING:
+    from qeff.generate.drafting import Drafting
+    from qeff.generate.speculation.draft import Draft
+    from qeff.generate.speculation.governor import SpeculationStats
+    from qeff.generate.text import Text
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What the engine has done, and how full it is."""
+
+    num_steps: int
+    num_step_tokens: int  # tokens run: prompts, drafts and recomputed ones included
+    num_output_tokens: int
+    num_reused_tokens: int  # tokens of prompts that were in the cache already
+    num_preemptions: int
+    num_running: int
+    num_waiting: int
+    num_free_blocks: int
+    num_kept_blocks: int  # of the free ones, those kept for what they hold
+    session_s: float  # time spent inside the session
+    speculation: SpeculationStats | None
+
+
+class Runner:
+    """Tasks and searches, and the session that they share.
+
+    Args:
+        session: Runs the steps; its cache is reserved already.
+        scheduler: Plans them.
+        text: The model's tokenizer, if there is one.
+        eos_ids: Tokens that end a text.
+        drafting: Guesses tokens ahead, if anything does.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        scheduler: Scheduler,
+        text: Text | None,
+        eos_ids: frozenset[int],
+        drafting: Drafting | None,
+    ) -> None:
+        self._session = session
+        self._scheduler = scheduler
+        self._text = text
+        self._eos_ids = eos_ids
+        self._drafting = drafting
+        self._tasks: dict[str, Task] = {}  # by sequence
+        self._requests: dict[str, list[Task]] = {}  # those that run, by request
+        self._searches: dict[str, BeamSearch] = {}  # by request
+        self._num_steps = 0
+        self._num_step_tokens = 0
+        self._num_output_tokens = 0
+        self._num_reused_tokens = 0
+        self._session_s = 0.0
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    @property
+    def stats(self) -> Stats:
+        return Stats(
+            num_steps=self._num_steps,
+            num_step_tokens=self._num_step_tokens,
+            num_output_tokens=self._num_output_tokens,
+            num_reused_tokens=self._num_reused_tokens,
+            num_preemptions=self._scheduler.num_preemptions,
+            num_running=len(self._scheduler.running),
+            num_waiting=len(self._scheduler.waiting),
+            num_free_blocks=self._scheduler.cache.blocks.num_free,
+            num_kept_blocks=self._scheduler.cache.blocks.num_kept,
+            session_s=self._session_s,
+            speculation=self._drafting.report() if self._drafting else None,
+        )
+
+    def running(self) -> list[str]:
+        """The ids of all requests that are not done."""
+        return [*self._requests, *self._searches]
+
+    def is_running(self, request_id: str) -> bool:
+        """Whether any output of a request is still to come."""
+        return request_id in self._requests or request_id in self._searches
+
+    def add(self, request: Request) -> None:
+        """Queue a request; refuses one that cannot be served."""
+        if self.is_running(request.id):
+            raise RequestError(f"a request with the id {request.id!r} is running already")
+        check_request(request, self._session.caps, self._text)
+        if request.params.beam_width > 1:
+            search = make_search(request, self._session.caps, self._text, self._eos_ids)
+            self._searches[request.id] = search
+            self._scheduler.add(search.sequences[0])
+            return
+        tasks = make_tasks(request, self._session.caps, self._text, self._eos_ids)
+        self._requests[request.id] = tasks
+        for task in tasks:
+            self._tasks[task.sequence.id] = task
+            self._scheduler.add(task.sequence)
+
+    def end(self, request_id: str) -> list[Delta]:
+        """End a request at once; the last delta of each of its outputs that was still running."""
+        if request_id in self._searches:
+            search = self._searches.pop(request_id)
+            result = search.finish(self._scheduler, FinishReason.CANCELLED)
+            return [Delta(request_id, result.token_ids, result.text, result)]
+        deltas: list[Delta] = []
+        for task in list(self._requests.get(request_id, ())):
+            rest, result = self._finish(task, FinishReason.CANCELLED)
+            deltas.append(Delta(request_id, (), rest, result, index=task.index))
+        return deltas
+
+    def step(self) -> list[Delta]:
+        """Run one step; what it gave, in the order of its sequences."""
+        plan = self._scheduler.schedule(self._propose())
+        if plan is None:
+            return []
+        logits = self._run(plan)
+        beams = [entry for entry in plan.entries if entry.sequence.id not in self._tasks]
+        walks = [
+            Walk(entry, self._tasks[entry.sequence.id])
+            for entry in plan.entries
+            if entry.sequence.id in self._tasks
+        ]
+        deltas = self._walk(walks, logits)
+        return [*deltas, *self._search(beams, logits)] if beams else deltas
+
+    # ---- one token at a time, or as many as a draft had right ----------------------------------
+
+    def _propose(self) -> dict[str, Draft] | None:
+        if self._drafting is None:
+            return None
+        due = self._scheduler.due()
+        tasks = [self._tasks[sequence.id] for sequence in due if sequence.id in self._tasks]
+        num_others = len(self._scheduler.running) - len(tasks)
+        return self._drafting.propose(tasks, num_others) if tasks else None
+
+    def _run(self, plan: Plan) -> np.ndarray:
+        started_at = time.perf_counter()
+        for entry in plan.entries:
+            task = self._tasks.get(entry.sequence.id)
+            if task is not None and task.started_at is None:
+                task.started_at = started_at
+                self._num_reused_tokens += entry.sequence.num_reused
+        if plan.copies:
+            self._session.copy_blocks(plan.copies)
+        output = self._session.step(plan.batch)
+        seconds = time.perf_counter() - started_at
+        self._session_s += seconds
+        self._num_steps += 1
+        self._num_step_tokens += len(plan.batch.tokens)
+        if self._drafting:
+            self._drafting.note_step(len(plan.batch.tokens), seconds)
+        return output.logits
+
+    def _walk(self, walks: list[Walk], logits: np.ndarray) -> list[Delta]:
+        taken: dict[Walk, list[tuple[Delta, FinishReason | None]]] = {}
+
+        def take(walk: Walk, choice: Choice) -> bool:
+            delta, finish = walk.task.accept(choice)
+            taken.setdefault(walk, []).append((delta, finish))
+            return finish is None
+
+        for walk in walks:
+            self._score_prompt(walk, logits)
+        failed = verify([walk for walk in walks if walk.entry.is_due], logits, take)
+        moves: list[tuple[int, int]] = []
+        for walk in walks:
+            self._learn(walk, logits)
+            moves.extend(self._scheduler.advance(walk.entry, walk.path))
+        if moves:
+            self._session.copy_rows(moves)
+        deltas = [self._join(walk.task, pieces) for walk, pieces in taken.items()]
+        for walk, error in failed.items():
+            rest, result = self._finish(walk.task, FinishReason.ERROR, error)
+            deltas.append(Delta(walk.task.request.id, (), rest, result, walk.task.index))
+        return deltas
+
+    def _score_prompt(self, walk: Walk, logits: np.ndarray) -> None:
+        entry, task = walk.entry, walk.task
+        # A sequence that was pushed out computes its prompt again, and has its numbers already.
+        first = len(task.prompt_logprobs)
+        if entry.num_prompt_rows and first == entry.sequence.num_computed + 1:
+            tokens = task.request.prompt[first : first + entry.num_prompt_rows]
+            rows = logits[entry.first_row : entry.first_row + entry.num_prompt_rows]
+            num_top = task.request.params.prompt_logprobs or 0
+            task.prompt_logprobs.extend(score(rows, tokens, num_top))
+
+    def _learn(self, walk: Walk, logits: np.ndarray) -> None:
+        draft = walk.entry.draft
+        if self._drafting is None or not len(draft):
+            return
+        likeliest = {node: int(np.argmax(logits[walk.entry.row(node)])) for node in draft.watched}
+        self._drafting.note_draft(walk.task, draft, walk.path, likeliest)
+
+    def _join(self, task: Task, pieces: list[tuple[Delta, FinishReason | None]]) -> Delta:
+        """What a step gave to a task, as one piece, and its end where it has come."""
+        self._num_output_tokens += len(pieces)
+        delta = pieces[0][0]
+        for more, _ in pieces[1:]:
+            delta = replace(
+                delta,
+                token_ids=delta.token_ids + more.token_ids,
+                text=delta.text + more.text,
+                logprobs=delta.logprobs + more.logprobs,
+            )
+        finish = pieces[-1][1]
+        if finish is None:
+            return delta
+        rest, result = self._finish(task, finish)
+        return replace(delta, text=delta.text + rest, result=result)
+
+    def _finish(
+        self, task: Task, reason: FinishReason, error: RequestError | None = None
+    ) -> tuple[str, Result]:
+        self._scheduler.remove(task.sequence)
+        del self._tasks[task.sequence.id]
+        running = self._requests[task.request.id]
+        running.remove(task)
+        if not running:
+            del self._requests[task.request.id]
+        if self._drafting:
+            self._drafting.forget(task)
+        return task.finish(reason, error)
+
+    # ---- beams ---------------------------------------------------------------------------------
+
+    def _search(self, entries: list[Entry], logits: np.ndarray) -> list[Delta]:
+        searches: dict[str, BeamSearch] = {}
+        for entry in entries:
+            request_id = entry.sequence.id.rpartition("/")[0]
+            search = self._searches[request_id]
+            self._scheduler.advance(entry)
+            if entry.is_due:
+                searches[request_id] = search
+                row = search.row(entry.sequence)
+                place = entry.row()
+                (choices,) = expand(logits[place : place + 1], [row], search.num_expanded)
+                search.note(entry.sequence, choices)
+        deltas = []
+        for request_id, search in searches.items():
+            if not search.is_ready:
+                continue
+            result = search.advance(self._scheduler)
+            if result is not None:
+                del self._searches[request_id]
+                self._num_output_tokens += len(result.token_ids)
+                deltas.append(Delta(request_id, result.token_ids, result.text, result))
+        return deltas

@@ -1,0 +1,109 @@
+"""An engine in its own thread, driven from an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from mock_session import MockSession, greedy
+
+from qeff.core.errors import RequestError
+from qeff.generate import Engine, FinishReason, Request, SamplingParams
+from qeff.generate.async_engine import AsyncEngine
+
+PROMPTS = [[5], [1, 2, 3], list(range(20, 37)), [9] * 8, [7, 7, 2, 60]]
+
+
+def run(body):
+    async def main():
+        session = MockSession(block_len=4)
+        async with AsyncEngine(Engine(session)) as engine:
+            await body(engine)
+        assert session.is_closed
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_all_prompts_at_once():
+    async def body(engine):
+        results = await engine.generate(PROMPTS, SamplingParams(max_tokens=9))
+        assert [list(result.token_ids) for result in results] == [greedy(p, 9) for p in PROMPTS]
+
+    run(body)
+
+
+def test_streams_side_by_side_and_a_slow_reader():
+    async def follow(engine, prompt, pause):
+        tokens = []
+        async for delta in engine.stream(prompt, SamplingParams(max_tokens=20)):
+            tokens.extend(delta.token_ids)
+            await asyncio.sleep(pause)
+        return tokens
+
+    async def body(engine):
+        pauses = [0.01, 0, 0.002, 0, 0.005]
+        found = await asyncio.gather(
+            *(follow(engine, p, pause) for p, pause in zip(PROMPTS, pauses, strict=True))
+        )
+        assert found == [greedy(prompt, 20) for prompt in PROMPTS]
+
+    run(body)
+
+
+def test_leaving_a_stream_frees_its_blocks():
+    async def body(engine):
+        stream = engine.stream([1, 2], SamplingParams())
+        async for delta in stream:
+            assert delta.token_ids
+            break
+        await stream.aclose()
+        for _ in range(200):
+            stats = await engine.stats()
+            if stats.num_running == 0:
+                break
+            await asyncio.sleep(0.01)
+        assert stats.num_running == 0 and stats.num_free_blocks == 64
+
+    run(body)
+
+
+def test_cancel_gives_what_there_is():
+    async def body(engine):
+        request = Request([3, 4], SamplingParams())
+        seen = []
+        async for delta in engine.stream(request):
+            seen.extend(delta.token_ids)
+            if len(seen) == 3:
+                await engine.cancel(request.id)
+            last = delta
+        assert last.finish is FinishReason.CANCELLED
+        assert seen == greedy([3, 4], len(seen)) == list(last.result.token_ids)
+
+    run(body)
+
+
+def test_errors_come_where_the_request_was_made():
+    async def body(engine):
+        with pytest.raises(RequestError, match="context is 64"):
+            await engine.generate([[1] * 64])
+        with pytest.raises(RequestError, match="context is 64"):
+            async for _ in engine.stream([1] * 64):
+                pass
+        (result,) = await engine.generate([[1]], SamplingParams(max_tokens=2))
+        assert list(result.token_ids) == greedy([1], 2)
+
+    run(body)
+
+
+def test_closing_ends_what_runs():
+    async def main():
+        engine = AsyncEngine(Engine(MockSession(ctx_len=4096)))
+        waiting = asyncio.create_task(engine.generate([[1]]))
+        await asyncio.sleep(0.05)
+        await asyncio.to_thread(engine.close)
+        with pytest.raises(RequestError, match="closed"):
+            await waiting
+        with pytest.raises(RequestError, match="closed"):
+            await engine.generate([[1]])
+
+    asyncio.run(asyncio.wait_for(main(), 60))
