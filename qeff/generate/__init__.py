@@ -10,18 +10,36 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from qeff.generate.async_engine import AsyncEngine
+    from qeff.generate.constraint import Constraint
     from qeff.generate.engine import Engine
-    from qeff.generate.request import FinishReason, Request, Result, SamplingParams
+    from qeff.generate.request import Delta, FinishReason, Request, Result, SamplingParams
+    from qeff.generate.speculation.config import SpeculationConfig
     from qeff.generate.text import Text
 
-__all__ = ["Engine", "FinishReason", "Request", "Result", "SamplingParams", "Text"]
+__all__ = [
+    "AsyncEngine",
+    "Constraint",
+    "Delta",
+    "Engine",
+    "FinishReason",
+    "Request",
+    "Result",
+    "SamplingParams",
+    "SpeculationConfig",
+    "Text",
+]
 
 _HOMES = {
+    "AsyncEngine": "async_engine",
+    "Constraint": "constraint",
+    "Delta": "request",
     "Engine": "engine",
     "FinishReason": "request",
     "Request": "request",
     "Result": "request",
     "SamplingParams": "request",
+    "SpeculationConfig": "speculation.config",
     "Text": "text",
 }
 

@@ -44,6 +44,13 @@ class CacheBlocks:
         num_used = sum(self.blocks.num_users(block) > 0 for block in shared)
         return needed - num_used <= self.blocks.num_free
 
+    def has_place(self, sequence: SequenceState, num_tokens: int) -> bool:
+        """Whether the next tokens can be written into the blocks that a sequence has."""
+        blocks, first = sequence.blocks, sequence.num_computed
+        if first + num_tokens > len(blocks) * self.block_len:
+            return False
+        return self.blocks.num_users(blocks[first // self.block_len]) == 1
+
     def share(self, sequence: SequenceState, copy: SequenceState) -> None:
         """Give a copy of a sequence the same blocks."""
         copy.num_computed, copy.num_dropped = sequence.num_computed, sequence.num_dropped
@@ -113,18 +120,19 @@ class CacheBlocks:
 
     def note_content(self, sequence: SequenceState) -> None:
         """Tell the index of blocks that have become full, and of the end of a prompt."""
-        if not self.reuses_prefixes:
+        block_len, num_computed = self.block_len, sequence.num_computed
+        is_full = num_computed >= (sequence.num_indexed + 1) * block_len
+        if not self.reuses_prefixes or not (is_full or num_computed == sequence.num_prompt):
             return
-        block_len = self.block_len
         if sequence.num_indexed == 0:
             sequence.node = self.index.root(sequence.salt)
-        while (sequence.num_indexed + 1) * block_len <= sequence.num_computed:
+        while (sequence.num_indexed + 1) * block_len <= num_computed:
             first = sequence.num_indexed * block_len
             content = sequence.tokens[first : first + block_len]
             block = sequence.blocks[sequence.num_indexed]
             sequence.node = self.index.add(sequence.node, content, block)
             sequence.num_indexed += 1
-        if sequence.num_computed == sequence.num_prompt:
+        if num_computed == sequence.num_prompt:
             self._note_part(sequence)
 
     def _note_part(self, sequence: SequenceState) -> None:

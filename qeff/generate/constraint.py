@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from qeff.core.errors import OptionTypeError, RequestError, ResourceError
+from qeff.core.errors import OptionTypeError, RequestError, ResourceError, unknown_name
 
 MAX_DEFINITION = 1 << 20  # characters; larger ones take seconds to compile
 MAX_CACHED = 64  # compiled definitions
@@ -47,6 +47,9 @@ class Constraint:
     definition: str = ""
 
     def __post_init__(self) -> None:
+        if self.kind not in tuple(ConstraintKind):
+            raise unknown_name("kind of constraint", str(self.kind), map(str, ConstraintKind))
+        object.__setattr__(self, "kind", ConstraintKind(self.kind))
         if not isinstance(self.definition, str):
             raise OptionTypeError(
                 f"the definition of a {self.kind} constraint must be text, not "
@@ -123,6 +126,8 @@ class Matcher:
                 words[token // 32] |= bit
         if self._vocab_size % 32:
             words[-1] &= np.uint32((1 << (self._vocab_size % 32)) - 1)
+        if not words.any():
+            raise RequestError("the model has no token that goes on as its constraint asks")
         return words.view(np.int32)
 
     def accept(self, token: int) -> None:
@@ -258,6 +263,8 @@ def _to_grammar(library: ModuleType, constraint: Constraint) -> str:
         return str(library.grammar_from("grammar", text))
     if kind is ConstraintKind.CHOICE:
         choices = json.loads(text)
+        if not isinstance(choices, list) or not all(isinstance(one, str) for one in choices):
+            raise ValueError("it is no list of strings")
         if not choices:
             raise ValueError("the list of strings is empty")
         return str(library.LLMatcher.grammar_from_regex("|".join(map(_literal, choices))))

@@ -6,12 +6,12 @@ Turns entries into the flat arrays of a batch. Knows nothing of how entries are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from qeff.generate.sequence import SequenceState
-from qeff.generate.speculation.draft import NO_PARENT, Draft
+from qeff.generate.speculation.draft import NO_DRAFT, NO_PARENT, Draft
 from qeff.runtime.session import Batch, Span
 
 
@@ -21,7 +21,7 @@ class Entry:
 
     sequence: SequenceState
     count: int
-    draft: Draft = field(default_factory=Draft)
+    draft: Draft = NO_DRAFT
     first_row: int = 0  # of its rows in the logits: prompt tokens that are wanted, then the rest
     num_prompt_rows: int = 0
     is_due: bool = False  # whether its tokens reach their end, so that a new one is due
@@ -51,13 +51,17 @@ def build_plan(entries: Sequence[Entry], copies: Sequence[tuple[int, int]]) -> P
     positions: list[int] = []
     spans: list[Span] = []
     rows: list[int] = []
-    has_tree = any(not entry.draft.is_chain for entry in entries)
+    has_tree = any(entry.draft.tokens and not entry.draft.is_chain for entry in entries)
     parents: list[int] | None = [] if has_tree else None
     for entry in entries:
         sequence, start = entry.sequence, len(tokens)
         first, last = sequence.num_computed, sequence.num_computed + entry.count
-        tokens.extend(sequence.tokens[first:last])
-        positions.extend(range(first, last))
+        if entry.count == 1:
+            tokens.append(sequence.tokens[first])
+            positions.append(first)
+        else:
+            tokens.extend(sequence.tokens[first:last])
+            positions.extend(range(first, last))
         entry.first_row = len(rows)
         entry.is_due = last == len(sequence.tokens)
         if sequence.scores_prompt and first < sequence.num_prompt - 1:
@@ -68,7 +72,7 @@ def build_plan(entries: Sequence[Entry], copies: Sequence[tuple[int, int]]) -> P
             rows.append(len(tokens) - 1)
         if parents is not None:
             parents.extend((NO_PARENT, *range(start, len(tokens) - 1)))
-        if len(entry.draft):
+        if entry.draft.tokens:
             _add_draft(entry.draft, tokens, positions, parents)
             rows.extend(range(len(tokens) - len(entry.draft), len(tokens)))
         spans.append(Span(start, len(tokens), _table(sequence)))

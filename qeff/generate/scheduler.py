@@ -17,7 +17,7 @@ from qeff.generate.cache_blocks import CacheBlocks
 from qeff.generate.plan import Entry, Plan, build_plan
 from qeff.generate.prefix import common_length
 from qeff.generate.sequence import SequenceState
-from qeff.generate.speculation.draft import Draft
+from qeff.generate.speculation.draft import NO_DRAFT, Draft
 from qeff.runtime.session import Capabilities
 
 DEFAULT_STEP_TOKENS = 2048
@@ -94,7 +94,11 @@ class Scheduler:
 
     def due(self) -> list[SequenceState]:
         """Running sequences whose next token is all they need: those that a draft is good for."""
-        return [one for one in self.running if one.num_pending == 1 and not one.is_parked]
+        return [
+            one
+            for one in self.running
+            if len(one.tokens) - one.num_computed == 1 and not one.is_parked
+        ]
 
     def schedule(self, drafts: Mapping[str, Draft] | None = None) -> Plan | None:
         """Plan the next step; None when there is nothing to do."""
@@ -105,11 +109,17 @@ class Scheduler:
         budget = self.max_step_tokens
         has_preempted = False
         for sequence in self.due():
-            if sequence in self.running and budget > 0:
-                draft = self._fit(sequence, (drafts or {}).get(sequence.id, Draft()), budget)
-                entries[sequence] = Entry(sequence, 1, draft)
+            if budget <= 0 or (has_preempted and sequence not in self.running):
+                continue
+            draft = drafts.get(sequence.id, NO_DRAFT) if drafts else NO_DRAFT
+            if draft is not NO_DRAFT:
+                draft = self._fit(sequence, draft, budget)
+            num_tokens = 1 + len(draft.tokens)
+            entries[sequence] = Entry(sequence, 1, draft)
+            if not self.cache.has_place(sequence, num_tokens):
                 has_preempted |= self._grow(sequence, entries)
-                budget -= 1 + len(draft) if sequence in entries else 0
+            if sequence in entries:
+                budget -= num_tokens
         if entries:
             budget = min(budget, self.prompt_tokens)
         # Blocks just taken from a sequence are needed by one before it: nothing is let in then.
@@ -135,11 +145,11 @@ class Scheduler:
         sequence = entry.sequence
         first = sequence.num_computed + entry.count
         sequence.num_computed = first + len(path)
-        moves = [
-            (self.cache.row(sequence, first + node), self.cache.row(sequence, first + depth))
-            for depth, node in enumerate(path)
-            if node != depth
-        ]
+        moves: list[tuple[int, int]] = []
+        for depth, node in enumerate(path):
+            if node != depth:
+                source = self.cache.row(sequence, first + node)
+                moves.append((source, self.cache.row(sequence, first + depth)))
         self.cache.note_content(sequence)
         self.cache.drop_old(sequence)
         return moves

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -30,8 +30,7 @@ class Capabilities:
     window: int | None = None  # tokens that the widest layer looks back; None: all of them
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):  # made for every sequence of every step, and quick to make
     """One sequence's part of a step: its tokens lie at start..stop, its cache in ``blocks``."""
 
     start: int

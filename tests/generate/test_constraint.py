@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tiny_tokenizers import KINDS
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from qeff.core.errors import OptionTypeError, RequestError, ResourceError
+from qeff.core.errors import OptionTypeError, RequestError, ResourceError, UsageError
 from qeff.generate import constraint as module
 from qeff.generate.constraint import Constraint, ConstraintCompiler, ConstraintKind, Matcher
 
@@ -348,6 +348,9 @@ def test_a_model_may_have_fewer_logits_than_its_tokenizer_has_tokens():
     assert mask.shape == (10,)
     assert bits[200:300].any()
     assert not bits[300:].any()
+    few = ConstraintCompiler(tokenizer, 5, ENDS["byte_level"])  # only the special tokens
+    with pytest.raises(RequestError, match="no token that goes on"):
+        few.start(Constraint.regex("a"))
 
 
 HOSTILE = {
@@ -419,6 +422,7 @@ BAD = {
     "Unexpected end of input": Constraint.grammar('root ::= "a'),
     "No 'root' rule": Constraint.grammar(""),
     "list of strings is empty": Constraint.choice([]),
+    "no list of strings": Constraint(ConstraintKind.CHOICE, '{"a": 1}'),
     "not a Unicode scalar value": Constraint.choice(["\ud800"]),
 }
 
@@ -491,6 +495,10 @@ def test_constraints_are_values():
     assert len({Constraint.regex("a"), Constraint.regex("a"), Constraint.grammar("a")}) == 2
     assert Constraint.json_schema(schema).definition.index("b") < 50  # the order counts
     assert Constraint.json_object().kind is ConstraintKind.JSON_OBJECT
+    assert Constraint("regex", "a") == Constraint.regex("a")
+    with pytest.raises(UsageError, match="unknown kind of constraint 'regexp'") as caught:
+        Constraint("regexp", "a")
+    assert caught.value.hint == "did you mean 'regex'?"
     with pytest.raises(OptionTypeError, match="must be text"):
         Constraint.regex(3)
     with pytest.raises(OptionTypeError, match="list of strings"):

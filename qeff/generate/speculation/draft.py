@@ -54,6 +54,9 @@ class Draft:
         return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)))
 
 
+NO_DRAFT = Draft()
+
+
 class Ask(Protocol):
     """A sequence that is due a token, as a proposer sees it."""
 
