@@ -12,35 +12,50 @@ from qeff._version import __version__
 
 if TYPE_CHECKING:
     from qeff.apps.api import QEFFAutoModelForCausalLM
+    from qeff.apps.kv_heads import replicate_kv_heads
     from qeff.apps.pipeline import build
     from qeff.apps.results import CloudAI100ExecInfo, PerfMetrics
     from qeff.container import Container
     from qeff.core.errors import QeffError
     from qeff.core.options import CompileOptions, ExportOptions
-    from qeff.generate import Engine, Request, SamplingParams, Text
+    from qeff.generate import (
+        AsyncEngine,
+        Constraint,
+        Engine,
+        Request,
+        SamplingParams,
+        SpeculationConfig,
+        Text,
+    )
     from qeff.runtime import open_session
     from qeff.sources import open_source
 
 _HOMES = {
     "QEFFAutoModelForCausalLM": "qeff.apps.api",
     "build": "qeff.apps.pipeline",
+    "replicate_kv_heads": "qeff.apps.kv_heads",
     "CloudAI100ExecInfo": "qeff.apps.results",
     "PerfMetrics": "qeff.apps.results",
     "Container": "qeff.container",
     "QeffError": "qeff.core.errors",
     "CompileOptions": "qeff.core.options",
     "ExportOptions": "qeff.core.options",
+    "AsyncEngine": "qeff.generate",
+    "Constraint": "qeff.generate",
     "Engine": "qeff.generate",
     "Request": "qeff.generate",
     "SamplingParams": "qeff.generate",
+    "SpeculationConfig": "qeff.generate",
     "Text": "qeff.generate",
     "open_session": "qeff.runtime",
     "open_source": "qeff.sources",
 }
 
 __all__ = [
+    "AsyncEngine",
     "CloudAI100ExecInfo",
     "CompileOptions",
+    "Constraint",
     "Container",
     "Engine",
     "ExportOptions",
@@ -49,11 +64,13 @@ __all__ = [
     "QeffError",
     "Request",
     "SamplingParams",
+    "SpeculationConfig",
     "Text",
     "__version__",
     "build",
     "open_session",
     "open_source",
+    "replicate_kv_heads",
 ]
 
 

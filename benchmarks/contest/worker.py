@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from contest.quiet import Disturbance
+from contest.serving import timed_serve
 
 Job = dict[str, Any]
 
@@ -60,6 +61,14 @@ def measure_batch(job: Job) -> dict[str, Any]:
     for run in runs:
         run["batch_decode_tok_s"] = run.pop("decode_tok_s")
     return {"runs": runs}
+
+
+def measure_serving(job: Job) -> dict[str, Any]:
+    """Requests of mixed length, all at once."""
+    load = [(prompt, num_new) for prompt, num_new in job["load"]]
+    engine = open_engine(job, num_sequences=len(load))
+    timed_serve(engine, [(prompt, 2) for prompt, _ in load[:4]])  # warms up
+    return {"runs": [timed_serve(engine, load) for _ in range(job["repeats"])]}
 
 
 def timed_decode(engine: Any, prompts: list[list[int]], num_new: int) -> dict[str, Any]:
@@ -154,6 +163,7 @@ def peak_rss_bytes() -> int:
 TASKS = {
     "single": measure_single,
     "batch": measure_batch,
+    "serving": measure_serving,
     "reference": write_reference,
     "divergence": measure_divergence,
     "versions": tell_versions,

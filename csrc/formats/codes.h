@@ -13,6 +13,8 @@
 //   codes()        the codes of a block
 //   group()        the weights of row vector v in four columns, group G of 8, the offset added; Pinned says how
 //                  its loads are made
+//   index(), base(), join()   where kSteps is more than 1: group() in three steps, which kernels may take for
+//                  several vectors in turn
 //   scales()       the scales of all rows in a block
 //   product()      what the activations' scale is multiplied by in a block
 //   add()          result plus what a block adds to it; lane Lane of a has the activations' scale, that of a_sum
@@ -81,11 +83,7 @@ static inline float half_at(const uint8_t* p, int i) {
 }
 
 // 2^(e - 127) for the scales of the MX formats; e = 0 is below the normal numbers.
-static inline void load_scales_e8m0(const uint8_t* p, F32 (&d)[kPanelVecs]) {
-  I32 e[kPanelVecs];
-  load_rows_u8(p, e);
-  for (int v = 0; v < kPanelVecs; ++v) d[v] = as_f32(max(shift_left<23>(e[v]), set1_i32(0x00400000)));
-}
+static inline void load_scales_e8m0(const uint8_t* p, F32 (&d)[kPanelVecs]) { load_rows_power(p, d); }
 static inline float e8m0_value(uint8_t e) {
   const uint32_t bits = e == 0 ? 0x00400000u : static_cast<uint32_t>(e) << 23;
   float value;

@@ -20,8 +20,20 @@ struct MXFP4 {
   static inline Unit open(const uint8_t*) { return {}; }
   static inline const uint8_t* codes(const uint8_t* unit, int) { return unit + 16; }
   template <int G, bool Pinned>
+  static inline Bytes index(const uint8_t* codes, int v) {
+    return group_4bit<G, Pinned>(codes, v);
+  }
+  template <int G>
+  static inline Bytes base(Bytes index) {
+    return lookup(load_table16(kElements), index);
+  }
+  template <int G, bool Pinned>
+  static inline Bytes join(Bytes base, const uint8_t*, int) {
+    return base;
+  }
+  template <int G, bool Pinned>
   static inline Bytes group(const uint8_t* codes, int v) {
-    return lookup(load_table16(kElements), group_4bit<G, Pinned>(codes, v));
+    return base<G>(index<G, Pinned>(codes, v));
   }
   static inline void scales(const uint8_t* unit, const Unit&, int, F32 (&s)[kScales][kPanelVecs]) {
     load_scales_e8m0(unit, s[0]);

@@ -27,8 +27,20 @@ struct Q6_K {
   }
   static inline const uint8_t* codes(const uint8_t* unit, int block) { return block_at(unit, block) + 32; }
   template <int G, bool Pinned>
+  static inline Bytes index(const uint8_t* codes, int v) {
+    return group_4bit<G, Pinned>(codes, v);
+  }
+  template <int G>
+  static inline Bytes base(Bytes index) {
+    return index;
+  }
+  template <int G, bool Pinned>
+  static inline Bytes join(Bytes base, const uint8_t* codes, int v) {
+    return with_high_bits<G, Pinned, 4>(base, codes, v);
+  }
+  template <int G, bool Pinned>
   static inline Bytes group(const uint8_t* codes, int v) {
-    return with_high_bits<G, Pinned, 4>(group_4bit<G, Pinned>(codes, v), codes, v);
+    return join<G, Pinned>(index<G, Pinned>(codes, v), codes, v);
   }
   static inline void scales(const uint8_t* unit, const Unit& u, int block, F32 (&s)[kScales][kPanelVecs]) {
     I32 half[2][kPanelVecs];

@@ -20,6 +20,9 @@ struct SpanView {
   int64_t start, stop;    // its tokens
   int64_t first;          // the cache row of its first token = that token's position
   const int32_t* blocks;  // its block table, large enough for row first + (stop - start) - 1
+  // All of its tokens attend but the first `before` and the last `behind`, at least one. The query and the result of
+  // token t are entry t - shift of q and out. A span may stand in a list several times, with other tokens attending.
+  int64_t before = 0, behind = 0, shift = 0;
 };
 
 struct CacheView {
@@ -30,10 +33,10 @@ struct CacheView {
 };
 
 struct AttentionArgs {
-  const float* q;  // token t, head h at q + t * q_stride + h * key_dim
+  const float* q;  // entry t, head h at q + t * q_stride + h * key_dim
   const float* k;  // null: nothing is written
   const float* v;
-  float* out;      // token t, head h at out + t * out_stride + h * value_dim
+  float* out;      // entry t, head h at out + t * out_stride + h * value_dim
   int64_t q_stride, k_stride, v_stride, out_stride;
   int64_t num_heads;  // of queries
   CacheView cache;
@@ -47,6 +50,7 @@ struct AttentionArgs {
   const int32_t* parents;
   const SpanView* spans;
   int64_t num_spans;
+  int64_t num_threads;  // that will share the items; 0 is taken as 1. No result depends on it
 };
 
 struct AttentionKernels {
@@ -57,9 +61,7 @@ struct AttentionKernels {
   void (*write)(const AttentionArgs& args, int64_t span, int64_t first, int64_t last);
   // Copies what the cache holds of one token: row `from` to row `to`, counted over all blocks.
   void (*copy_row)(const CacheView& cache, int64_t from, int64_t to);
-  // Work items of a step, each independent of the others. Items cost about the same, but for spans of different
-  // lengths. Neighbours share the reading of keys where there are few tokens, so one call should get as many at a
-  // time as leave the threads evenly busy: num_items / num_threads, rounded up, when a step has few tokens.
+  // Work items of a step, each independent of the others: enough for num_threads, and about alike.
   int64_t (*num_items)(const AttentionArgs& args);
   // Runs items [first, last). scratch: scratch_bytes(args), private to the thread, 64-byte aligned.
   void (*attend)(const AttentionArgs& args, int64_t first, int64_t last, void* scratch);

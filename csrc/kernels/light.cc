@@ -1,6 +1,11 @@
 // The light kernels over the SIMD layer; compiled once for each instruction set. See light.h.
 #include "kernels/light.h"
 
+#if defined(__aarch64__) && defined(__GNUC__) && !defined(__clang__)
+// Kernels fix their order where it matters; a compiler that changes it before it has chosen registers adds moves.
+#pragma GCC optimize("no-schedule-insns")
+#endif
+
 #include <math.h>
 
 #include <cstdint>
@@ -18,17 +23,16 @@ const LightKernels& light_kernels();
 
 namespace {
 
-// y = (x - shift) * scale * weight + bias over one group.
-void scale_group(const NormArgs& args, const float* x, float shift, float scale, float* y) {
-  const F32 minus = set1(shift), times = set1(scale);
-  const auto scaled = [&](F32 v) { return (v - minus) * times; };
+// y = scaled(x) * weight + bias over one group.
+template <typename Scaled>
+void scale_group(const NormArgs& args, const float* x, Scaled scaled, float* y) {
   if (args.weight != nullptr) {
-    map2(x, args.weight, args.size, y, [&](F32 v, F32 w) { return scaled(v) * w; });
+    map2(x, args.weight, args.size, y, each_vector([&](F32 v, F32 w) { return scaled(v) * w; }));
   } else {
-    map1(x, args.size, y, scaled);
+    map1(x, args.size, y, each_vector(scaled));
   }
   if (args.bias != nullptr) {
-    map2(y, args.bias, args.size, y, [](F32 v, F32 b) { return v + b; });
+    map2(y, args.bias, args.size, y, each_vector([](F32 v, F32 b) { return v + b; }));
   }
 }
 
@@ -41,7 +45,8 @@ float norm_scale(const NormArgs& args, float squares) {
 void rms_norm(const NormArgs& args, const float* x, float* y) {
   for (int64_t group = 0; group < args.groups; ++group) {
     const float squares = sum_of(x, args.size, 0.0f, [](F32 v, F32 sum) { return fma(v, v, sum); });
-    scale_group(args, x, 0.0f, norm_scale(args, squares), y);
+    const F32 times = set1(norm_scale(args, squares));
+    scale_group(args, x, [&](F32 v) { return v * times; }, y);
     x += args.size;
     y += args.size;
   }
@@ -56,7 +61,8 @@ void layer_norm(const NormArgs& args, const float* x, float* y) {
       const F32 distance = v - minus;
       return fma(distance, distance, running);
     });
-    scale_group(args, x, mean, norm_scale(args, squares), y);
+    const F32 times = set1(norm_scale(args, squares));
+    scale_group(args, x, [&](F32 v) { return (v - minus) * times; }, y);
     x += args.size;
     y += args.size;
   }
@@ -102,31 +108,38 @@ void rope(const float* x, const float* cos, const float* sin, int64_t groups, in
 }
 
 // Functions of one element, in the form that map1 takes.
-struct Gelu { static F32 of(F32 x) { return gelu(x); } };
-struct GeluTanh { static F32 of(F32 x) { return gelu_tanh(x); } };
-struct Relu { static F32 of(F32 x) { return relu(x); } };
-struct Relu2 { static F32 of(F32 x) { return relu2(x); } };
-struct Sigmoid { static F32 of(F32 x) { return sigmoid(x); } };
-struct Silu { static F32 of(F32 x) { return silu(x); } };
-struct Tanh { static F32 of(F32 x) { return tanh(x); } };
-struct Abs { static F32 of(F32 x) { return abs(x); } };
-struct Erf { static F32 of(F32 x) { return erf(x); } };
-struct Exp { static F32 of(F32 x) { return exp(x); } };
-struct Reciprocal { static F32 of(F32 x) { return set1(1.0f) / x; } };
-struct Round { static F32 of(F32 x) { return round(x); } };
-struct Rsqrt { static F32 of(F32 x) { return set1(1.0f) / sqrt(x); } };
-struct Sqrt { static F32 of(F32 x) { return sqrt(x); } };
-struct Square { static F32 of(F32 x) { return x * x; } };
+constexpr auto kGelu = []<int N>(F32 (&x)[N]) { gelu(x); };
+constexpr auto kGeluTanh = []<int N>(F32 (&x)[N]) { gelu_tanh(x); };
+constexpr auto kSigmoid = []<int N>(F32 (&x)[N]) { sigmoid(x); };
+constexpr auto kSilu = []<int N>(F32 (&x)[N]) { silu(x); };
+constexpr auto kTanh = []<int N>(F32 (&x)[N]) { tanh(x); };
+constexpr auto kErf = []<int N>(F32 (&x)[N]) { erf(x); };
+constexpr auto kExp = []<int N>(F32 (&x)[N]) { exp(x); };
 
-template <typename F>
+// The same for single vectors.
+F32 relu(F32 x) { return select_positive(zero() - x, zero(), x); }
+F32 relu2(F32 x) { return relu(x) * relu(x); }
+F32 reciprocal(F32 x) { return set1(1.0f) / x; }
+F32 rsqrt(F32 x) { return set1(1.0f) / sqrt(x); }
+F32 square(F32 x) { return x * x; }
+
+template <auto F>
 void unary(const float* x, int64_t n, float* y) {
-  map1(x, n, y, [](F32 v) { return F::of(v); });
+  map1(x, n, y, F);
 }
 
-template <typename F>
+template <auto F>
 void gated(const float* gate, const float* up, int64_t n, float* y) {
-  map2(gate, up, n, y, [](F32 g, F32 u) { return F::of(g) * u; });
+  map2(gate, up, n, y, []<int N>(F32 (&g)[N], F32 (&u)[N]) {
+    F(g);
+    for (int i = 0; i < N; ++i) g[i] = g[i] * u[i];
+  });
 }
+
+template <F32 (*F)(F32)>
+constexpr auto kEach = []<int N>(F32 (&x)[N]) {
+  for (int i = 0; i < N; ++i) x[i] = F(x[i]);
+};
 
 // The rest through the C library: rare, or asked for once a step. Angles need double: a position of a
 // million leaves a float no room for the fraction of a turn.
@@ -149,21 +162,23 @@ void each(const float* x, int64_t n, float* y) {
 
 void swiglu_clamped(const float* gate, const float* up, int64_t n, float alpha, float limit, float* y) {
   const F32 top = set1(limit), bottom = set1(-limit), steep = set1(alpha), one = set1(1.0f);
-  map2(gate, up, n, y, [&](F32 g, F32 u) {
-    const F32 low = min(top, g);
-    const F32 clamped = min(top, max(bottom, u));
-    return (clamped + one) * low * sigmoid(steep * low);
+  map2(gate, up, n, y, [&]<int N>(F32 (&g)[N], F32 (&u)[N]) {
+    F32 below[N];
+    for (int i = 0; i < N; ++i) g[i] = min(top, g[i]);
+    for (int i = 0; i < N; ++i) below[i] = steep * g[i];
+    one_plus_exp<true>(below);
+    for (int i = 0; i < N; ++i) g[i] = (min(top, max(bottom, u[i])) + one) * (g[i] / below[i]);
   });
 }
 
-struct Add { static F32 of(F32 a, F32 b) { return a + b; } };
-struct Sub { static F32 of(F32 a, F32 b) { return a - b; } };
-struct Mul { static F32 of(F32 a, F32 b) { return a * b; } };
-struct Div { static F32 of(F32 a, F32 b) { return a / b; } };
+F32 add(F32 a, F32 b) { return a + b; }
+F32 sub(F32 a, F32 b) { return a - b; }
+F32 mul(F32 a, F32 b) { return a * b; }
+F32 div(F32 a, F32 b) { return a / b; }
 
-template <typename F>
+template <F32 (*F)(F32, F32)>
 void binary(const float* a, int64_t a_step, const float* b, int64_t b_step, int64_t n, float* y) {
-  map2_steps(a, a_step, b, b_step, n, y, [](F32 u, F32 v) { return F::of(u, v); });
+  map2_steps(a, a_step, b, b_step, n, y, [](F32 u, F32 v) { return F(u, v); });
 }
 
 // A NaN in either place is the result, which the vector maximum does not promise.
@@ -183,9 +198,12 @@ void binary_min(const float* a, int64_t a_step, const float* b, int64_t b_step, 
 
 void softmax(const float* x, int64_t n, float* y) {
   const F32 top = set1(max_of(x, n));
-  map1(x, n, y, [&](F32 v) { return exp(v - top); });
+  map1(x, n, y, [&]<int N>(F32 (&v)[N]) {
+    for (int i = 0; i < N; ++i) v[i] = v[i] - top;
+    exp(v);
+  });
   const F32 sum = set1(sum_of(y, n, 0.0f, [](F32 v, F32 running) { return running + v; }));
-  map1(y, n, y, [&](F32 v) { return v / sum; });
+  map1(y, n, y, each_vector([&](F32 v) { return v / sum; }));
 }
 
 // The first Vectors * kLanes columns of one row of a product; b has rows of `cols`.
@@ -224,7 +242,7 @@ void weighted_sum(const float* const* rows, const float* weights, int64_t count,
   for (int64_t j = 0; j < count; ++j) {
     if (rows[j] == nullptr) continue;
     const F32 factor = set1(weights[j]);
-    map2(y, rows[j], n, y, [&](F32 sum, F32 v) { return sum + factor * v; });
+    map2(y, rows[j], n, y, each_vector([&](F32 sum, F32 v) { return sum + factor * v; }));
   }
 }
 
@@ -232,14 +250,15 @@ const LightKernels kTable = {
     rms_norm,
     layer_norm,
     rope,
-    {unary<Gelu>, unary<GeluTanh>, unary<Relu>, unary<Relu2>, unary<Sigmoid>, unary<Silu>,
-     unary<Tanh>, unary<Abs>, each<one_ceil>, each<one_cos>, unary<Erf>, unary<Exp>,
-     each<one_floor>, each<one_log>, each<one_neg>, unary<Reciprocal>, unary<Round>, unary<Rsqrt>,
-     each<one_sign>, each<one_sin>, each<one_softplus>, unary<Sqrt>, unary<Square>},
-    {gated<Gelu>, gated<GeluTanh>, gated<Relu>, gated<Relu2>, gated<Sigmoid>, gated<Silu>,
-     gated<Tanh>},
+    {unary<kGelu>, unary<kGeluTanh>, unary<kEach<relu>>, unary<kEach<relu2>>, unary<kSigmoid>, unary<kSilu>,
+     unary<kTanh>, unary<kEach<abs>>, each<one_ceil>, each<one_cos>, unary<kErf>, unary<kExp>,
+     each<one_floor>, each<one_log>, each<one_neg>, unary<kEach<reciprocal>>, unary<kEach<round>>,
+     unary<kEach<rsqrt>>, each<one_sign>, each<one_sin>, each<one_softplus>, unary<kEach<sqrt>>,
+     unary<kEach<square>>},
+    {gated<kGelu>, gated<kGeluTanh>, gated<kEach<relu>>, gated<kEach<relu2>>, gated<kSigmoid>, gated<kSilu>,
+     gated<kTanh>},
     swiglu_clamped,
-    {binary<Add>, binary<Sub>, binary<Mul>, binary<Div>, binary_max, binary_min},
+    {binary<add>, binary<sub>, binary<mul>, binary<div>, binary_max, binary_min},
     softmax,
     matmul,
     weighted_sum,

@@ -20,6 +20,7 @@
 #include "formats/q8_0.h"
 #include "kernels/linear_float.h"
 #include "kernels/linear_int8.h"
+#include "kernels/linear_round.h"
 
 namespace qeff::QEFF_ISA {
 
@@ -27,39 +28,11 @@ const LinearKernels& linear_kernels();
 
 namespace {
 
-// Blocks whose largest value is below this count as zeros: the factor 127 / max would not be finite.
-constexpr float kSmallestMax = 0x1p-120f;
-
-void round_block(const float* x, int8_t* q, float* scale, int32_t* sum) {
-  F32 values[32 / kLanes];
-  F32 largest = zero();
-  for (int v = 0; v < 32 / kLanes; ++v) {
-    values[v] = load(x + kLanes * v);
-    largest = max(abs(values[v]), largest);
-  }
-  const float most = reduce_max(largest);
-  const bool is_zero = most < kSmallestMax;
-  const F32 factor = set1(is_zero ? 0.0f : 127.0f / most);
-  // The limits matter for NaN and infinity alone: they keep the conversion to int8 defined.
-  for (F32& v : values) v = min(max(v * factor, set1(-127.0f)), set1(127.0f));
-  *scale = is_zero ? 0.0f : most / 127.0f;
-  *sum = store_rounded(q, values);
-}
-
 void round_activations(const float* x, int64_t x_stride, int64_t cols, int64_t first, int64_t last,
                        const RoundedActivations& out) {
   for (int64_t t = first; t < last; ++t) {
-    const float* row = x + t * x_stride;
-    int8_t* q = out.q + t * out.q_stride;
-    float* scale = out.scale + t * out.scale_stride;
-    int32_t* sum = out.sum + t * out.scale_stride;
-    int64_t b = 0;
-    for (; 32 * b + 32 <= cols; ++b) round_block(row + 32 * b, q + 32 * b, scale + b, sum + b);
-    if (32 * b < cols) {
-      float padded[32] = {};
-      std::memcpy(padded, row + 32 * b, static_cast<size_t>(cols - 32 * b) * sizeof(float));
-      round_block(padded, q + 32 * b, scale + b, sum + b);
-    }
+    round_row(x + t * x_stride, cols, out.q + t * out.q_stride, out.scale + t * out.scale_stride,
+              out.sum + t * out.scale_stride);
   }
 }
 

@@ -14,20 +14,22 @@ static inline int32_t sum_of(const int8_t* q, int n) {
 }
 
 // Fills blocks [first, first + num_blocks) of token t of those that lie together.
-template <class F, int NT>
+template <class F, class Block>
 static inline void prepare_token(const RoundedActivations& rounded, int64_t row, int64_t first, int64_t num_blocks,
-                                 BlockOfTokens<F, NT>* out, int t) {
+                                 Block* out, int t) {
   const int8_t* q = rounded.q + row * rounded.q_stride + 32 * first;
   const float* scale = rounded.scale + row * rounded.scale_stride + first;
   const int32_t* sum = rounded.sum + row * rounded.scale_stride + first;
   for (int64_t b = 0; b < num_blocks; ++b, q += 32, ++out) {
     std::memcpy(out->q[t], q, 32);
-    for (int i = 0; i < F::kSums; ++i) {
-      const int32_t of_sum = F::kSums == 1 ? sum[b] : sum_of(q + 16 * i, 16);
-      for (int lane = 0; lane < kStartLanes; ++lane) out->start[i][t][lane] = F::kStart - F::kOffset * of_sum;
+    if constexpr (Block::kHasOffset) {
+      for (int i = 0; i < F::kSums; ++i) {
+        const int32_t of_sum = F::kSums == 1 ? sum[b] : sum_of(q + 16 * i, 16);
+        for (int lane = 0; lane < kStartLanes; ++lane) out->start[i][t][lane] = F::kStart - F::kOffset * of_sum;
+      }
     }
-    out->scale[t] = scale[b];
-    out->scale_sum[t] = scale[b] * static_cast<float>(sum[b]);
+    scales_of(*out)[t] = scale[b];
+    if constexpr (Block::kHasOffset || kTakesSum<F>) scale_sums_of<F>(*out)[t] = scale[b] * static_cast<float>(sum[b]);
   }
 }
 
@@ -39,9 +41,11 @@ static inline int tile_len(int64_t left, int64_t num_tokens) {
   return left <= kTileTokens / 2 ? kTileTokens / 2 : kTileTokens;
 }
 // Calls body with a length of tile_len as a constant.
-template <class Body>
+template <bool HasOne, class Body>
 [[gnu::always_inline]] static inline void with_tile_len(int len, const Body& body) {
-  if (len == 1) return body(Constant<1>{});
+  if constexpr (HasOne) {
+    if (len == 1) return body(Constant<1>{});
+  }
   if (len == kTileTokens) return body(Constant<kTileTokens>{});
   if constexpr (kHasStrips) {
     if (len == 2) return body(Constant<2>{});
@@ -54,27 +58,30 @@ template <class Body>
 inline constexpr int64_t kTileBlocks = 48;
 inline constexpr int64_t kStreamBlocks = kStreamTokens > 4 ? 384 : 768;
 inline constexpr int64_t kMaxTokens = 128;  // that lie in scratch at once
-// Up to this many tokens are multiplied by strips: more are worth unpacked weights where unpacking takes many steps.
+// Up to this many tokens are multiplied by strips: more are worth unpacked weights.
 template <class F>
-inline constexpr int64_t kStripTokens = F::kSteps <= 1 ? INT64_MAX : 8;
+inline constexpr int64_t kStripTokens = F::kSteps == 0 ? 40 : F::kSteps == 1 ? 16 : 8;
 
-template <class F>
+// All tokens, panels [first, last) with weights that have an offset or not.
+template <class F, bool HasOffset>
 [[gnu::noinline]] static void linear_int8(const LinearArgs& args, int64_t first, int64_t last, uint8_t* scratch) {
   // Bytes of a token in a block, whatever the length of its tile.
-  constexpr int64_t kTokenBytes = max_of(sizeof(BlockOfTokens<F, 1>), sizeof(BlockOfTokens<F, 2>) / 2);
-  constexpr int64_t kWeightBytes = kTileBlocks * kScratchBlockBytes<F>;
-  constexpr int64_t kRoom = static_cast<int64_t>(kLinearScratchBytes) - kWeightBytes;
+  constexpr int64_t kTokenBytes =
+      max_of(HasOffset ? sizeof(BlockOfTokens<F, 1, HasOffset>) : 0, sizeof(BlockOfTokens<F, 2, HasOffset>) / 2);
+  constexpr int64_t kWeightBytes = kTileBlocks * kPanelVecs * kScratchBlockBytes<F>;
+  // A strip reads a little of what lies behind its tokens.
+  constexpr int64_t kRoom = static_cast<int64_t>(kLinearScratchBytes) - kWeightBytes - 1024;
   constexpr UnitLayout kUnit = unit_layout(F::kFormat);
   static_assert(kStreamBlocks * kStreamTokens * kTokenBytes <= kRoom && kTileBlocks % F::kUnitBlocks == 0);
 
   const int64_t num_blocks = (args.cols + 31) / 32;
   const int64_t bytes_of_panel = (args.cols + kUnit.cols - 1) / kUnit.cols * kUnit.bytes;
-  const bool streams = args.num_tokens <= kStreamTokens;
-  const bool strips = kHasStrips && args.num_tokens <= kStripTokens<F>;
+  const bool streams = HasOffset && args.num_tokens <= kStreamTokens;
   const int64_t num_stretches = max_of(1, ceil_div(num_blocks, streams ? kStreamBlocks : kTileBlocks));
   const int64_t stretch = ceil_div(ceil_div(num_blocks, num_stretches), F::kUnitBlocks) * F::kUnitBlocks;
   const int64_t room = streams ? kTileTokens : min_of(kMaxTokens, kRoom / (max_of(stretch, 1) * kTokenBytes));
-  const int64_t token_step = room / kTileTokens * kTileTokens;
+  const int64_t num_parts = max_of(1, ceil_div(args.num_tokens, room / kTileTokens * kTileTokens));
+  const int64_t token_step = max_of(1, ceil_div(ceil_div(args.num_tokens, num_parts), kTileTokens)) * kTileTokens;
 
   uint8_t* weights = scratch;
   uint8_t* activations = scratch + kWeightBytes;
@@ -85,37 +92,41 @@ template <class F>
       const int64_t here = min_of(stretch, num_blocks - b0);
       for (int64_t t = 0, len; t < num_tokens; t += len) {
         len = tile_len(num_tokens - t, args.num_tokens);
-        with_tile_len(static_cast<int>(len), [&](auto n) QEFF_INLINE_BODY {
+        with_tile_len<HasOffset>(static_cast<int>(len), [&](auto n) QEFF_INLINE_BODY {
+          using Block = BlockOfTokens<F, n, HasOffset>;
           for (int i = 0; i < n; ++i) {
             const int64_t token = t0 + min_of(t + i, num_tokens - 1);
             const int64_t row = args.token_index != nullptr ? args.token_index[token] : token;
-            BlockOfTokens<F, n>* out = reinterpret_cast<BlockOfTokens<F, n>*>(activations + t * here * kTokenBytes);
-            prepare_token<F, n>(args.rounded, row, b0, here, out, i);
+            Block* out = reinterpret_cast<Block*>(activations + t * here * kTokenBytes);
+            prepare_token<F, Block>(args.rounded, row, b0, here, out, i);
           }
         });
       }
       for (int64_t p = first; p < last; ++p) {
         const uint8_t* units = args.panels + p * bytes_of_panel + b0 / F::kUnitBlocks * kUnit.bytes;
         PanelOutput output(args, p, b0 == 0, b0 + here >= num_blocks);
-        if (strips && !streams) {
-          unpack_scales<F>(units, here, reinterpret_cast<float*>(weights));
-        } else if (!streams) {
-          unpack_stretch<F>(units, here, weights);
+        bool has_products = true;
+        if (!streams) {
+          has_products = kHasStrips && HasOffset ? unpack_scales<F>(units, here, reinterpret_cast<float*>(weights))
+                                                 : unpack_stretch<F>(units, here, weights);
         }
-        for (int64_t t = 0, len, asked = 0; t < num_tokens;
-             t += len, asked += 64 * kAskedLines * here * (kPanelVecs / kTileVecs)) {
+        for (int64_t t = 0, len, asked = 0; t < num_tokens; t += len) {
           len = tile_len(num_tokens - t, args.num_tokens);
           // What is asked for is the next panel; where that is done, scratch, which is at hand anyway.
           const bool has_next = p + 1 < last && asked < here / F::kUnitBlocks * kUnit.bytes;
           const uint8_t* next = has_next ? units + bytes_of_panel + asked : weights;
           const int num_real = static_cast<int>(min_of(len, num_tokens - t));
           float* const* y = output.open(t0 + t, num_real, static_cast<int>(len));
-          with_tile_len(static_cast<int>(len), [&](auto n) QEFF_INLINE_BODY {
-            const auto* tokens = reinterpret_cast<const BlockOfTokens<F, n>*>(activations + t * here * kTokenBytes);
-            if constexpr (n <= kStreamTokens) {
+          with_tile_len<HasOffset>(static_cast<int>(len), [&](auto n) QEFF_INLINE_BODY {
+            using Block = BlockOfTokens<F, n, HasOffset>;
+            const Block* tokens = reinterpret_cast<const Block*>(activations + t * here * kTokenBytes);
+            asked += 64 * kAskedLines<Block> * kPanelVecs * here;
+            if constexpr (HasOffset && n <= kStreamTokens) {
               if (streams) return stream<F, n>(units, here, tokens, output.edge(), y);
             }
-            if constexpr (n > 1) tile_panel<F, n>(units, weights, !strips, here, tokens, output.edge(), y, next);
+            if constexpr (n > 1) {
+              tile_panel<F, Block>(units, weights, has_products, here, tokens, output.edge(), y, next);
+            }
           });
           output.close(t0 + t, num_real);
         }
@@ -123,6 +134,13 @@ template <class F>
       b0 += here;
     } while (b0 < num_blocks);
   }
+}
+template <class F>
+static void linear_int8(const LinearArgs& args, int64_t first, int64_t last, uint8_t* scratch) {
+  if constexpr (kHasStrips) {
+    if (args.num_tokens > kStripTokens<F>) return linear_int8<F, false>(args, first, last, scratch);
+  }
+  linear_int8<F, true>(args, first, last, scratch);
 }
 
 }  // namespace qeff::QEFF_ISA

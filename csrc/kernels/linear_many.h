@@ -1,185 +1,294 @@
-// Products of the block formats with many tokens: a stretch of a panel is unpacked into scratch once, in the layout of
-// 8-bit codes with its scales as floats behind each block, and tiles of rows and tokens run over it. Where that does
-// not pay, only the scales go to scratch and strips of rows unpack codes for a few tokens at a time. Included by
-// linear_int8.h alone.
+// Products of the block formats with many tokens: a stretch of a panel is unpacked into scratch once, row vector by row
+// vector, weights of 8 bits with their scales as floats behind each block, and tiles of one row vector and some tokens
+// run over it. Where that does not pay, only the scales go to scratch and strips of rows unpack codes for a few tokens
+// at a time. Included by linear_int8.h alone.
 #pragma once
 
 #include "kernels/linear_block.h"
 
 namespace qeff::QEFF_ISA {
 
-// Lines of the next panel that are asked for in a block.
-inline constexpr int kAskedLines = kHasStrips ? 2 : 1;
-
-// A block in scratch: 512 bytes of weights, then kScales * 16 floats.
+// Formats whose scales are powers of two lack -start * d, with which products are one multiply-add. It is finite up to
+// a limit; where a scale is larger, products are those of the format.
 template <class F>
-inline constexpr int kScratchBlockBytes = 512 + F::kScales * 64;
+inline constexpr bool kLacksStart = kHasStrips && F::kScales == 1;
+inline constexpr float kLargestWithStart = 0x1p104f;
 
-// Adds what a block gives to the results of NT tokens and NV row vectors. scales: those of the first of these vectors.
-// All that takes longer than dot products stands together: on some processors every change back costs cycles.
-template <class F, int NV, int NT>
-[[gnu::always_inline]] static inline void add_blocks(const float* scales, const I32 (&sums)[NT * NV][F::kSums],
-                                                     const BlockOfTokens<F, NT>& tokens, F32 (&result)[NT * NV]) {
-  F32 product[NT * NV];
-  unrolled<NV>([&](auto v) QEFF_INLINE_BODY {
-    unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
-      F32 s[F::kScales];
-      unrolled<F::kScales>([&](auto j) QEFF_INLINE_BODY {  // number 1 is what product() may overwrite
-        s[j] = j == 1 ? load_pinned(scales + 16 * j + kLanes * v) : load(scales + 16 * j + kLanes * v);
-      });
-      product[NV * t + v] = F::product(sums[NV * t + v], s);
-    });
-  });
+// Whether 8 tokens are multiplied by strip() below: from scratch, or from codes that take few steps.
+template <class F, bool FromCodes>
+inline constexpr bool kTakesUnit = kHasStrips && F::kSums == 1 && (!FromCodes || F::kSteps <= 1);
+
+// Vectors of scales that a row vector has in a block of scratch, and bytes of such a block where weights are unpacked.
+// One more than the format has: -start * d, or where there are two sums, -start times the scale of the first.
+template <class F, bool FromCodes>
+inline constexpr int kScratchScales =
+    F::kScales + ((kLacksStart<F> && kTakesUnit<F, FromCodes>) || (kHasStrips && F::kSums == 2) ? 1 : 0);
+template <class F>
+inline constexpr int kScratchBlockBytes = (8 + kScratchScales<F, false>)*kVecBytes;
+
+// Adds what a block gives to the results of NT tokens. All that takes longer than dot products stands together: on some
+// processors every change back costs cycles.
+template <class F, class Block, int NT = Block::kTokens>
+[[gnu::always_inline]] static inline void add_block(const float* scales, const I32 (&sums)[NT][F::kSums],
+                                                    const Block& tokens, F32 (&result)[NT]) {
+  F32 product[NT];
   unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
-    const Scalars a = load_scalars(tokens.scale + t / 4 * 4), a_sum = load_scalars(tokens.scale_sum + t / 4 * 4);
-    unrolled<NV>([&](auto v) QEFF_INLINE_BODY {
-      F32 s[F::kScales];
-      unrolled<F::kScales>([&](auto j) QEFF_INLINE_BODY { s[j] = load(scales + 16 * j + kLanes * v); });
-      result[NV * t + v] = F::template add<t % 4>(product[NV * t + v], s, a, a_sum, result[NV * t + v]);
+    F32 s[F::kScales];
+    unrolled<F::kScales>([&](auto j) QEFF_INLINE_BODY {  // number 1 is what product() may overwrite
+      s[j] = j == 1 ? load_pinned(scales + kLanes * j) : load(scales + kLanes * j);
     });
+    product[t] = F::product(sums[t], s);
+  });
+  F32 s[F::kScales];
+  unrolled<F::kScales>([&](auto j) QEFF_INLINE_BODY { s[j] = load(scales + kLanes * j); });
+  unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
+    const Scalars a = load_scalars(scales_of(tokens) + t / 4 * 4);
+    const Scalars a_sum = load_scalars(scale_sums_of<F>(tokens) + t / 4 * 4);
+    result[t] = F::template add<t % 4>(product[t], s, a, a_sum, result[t]);
   });
 }
 
-template <class F>
+// Scales of a block: those of row vector v go to out + v * stride. largest: of all d so far, where it matters.
+template <class F, bool FromCodes>
 [[gnu::always_inline]] static inline void store_scales(const uint8_t* unit, const typename F::Unit& opened, int i,
-                                                       float* out) {
+                                                       float* out, int64_t stride, F32& largest) {
   F32 scales[F::kScales][kPanelVecs];
   F::scales(unit, opened, i, scales);
-  for (int j = 0; j < F::kScales; ++j) {
-    for (int v = 0; v < kPanelVecs; ++v) store(out + 16 * j + kLanes * v, scales[j][v]);
+  for (int v = 0; v < kPanelVecs; ++v) {
+    for (int j = 0; j < F::kScales; ++j) store(out + v * stride + kLanes * j, scales[j][v]);
+    if constexpr (kLacksStart<F> && kTakesUnit<F, FromCodes>) {
+      store(out + v * stride + kLanes, scales[0][v] * set1(-F::kStartValue));
+      largest = max(scales[0][v], largest);
+    } else if constexpr (kHasStrips && F::kSums == 2) {
+      store(out + v * stride + 3 * kLanes, scales[1][v] * set1(-kStartWholeValue));
+    }
   }
 }
 
-// A stretch of a panel into scratch.
+// A stretch of a panel into scratch. False where products must be those of the format.
 template <class F>
-[[gnu::noinline]] static void unpack_stretch(const uint8_t* units, int64_t num_blocks, uint8_t* scratch) {
+[[gnu::noinline]] static bool unpack_stretch(const uint8_t* units, int64_t num_blocks, uint8_t* scratch) {
   constexpr int kUnitBytes = unit_layout(F::kFormat).bytes;
+  const int64_t stride = num_blocks * kScratchBlockBytes<F>;  // from one row vector to the next
+  F32 largest = zero();
   for (int64_t b = 0; b < num_blocks; b += F::kUnitBlocks, units += kUnitBytes) {
     const typename F::Unit unit = F::open(units);
     for (int i = 0; i < F::kUnitBlocks; ++i, scratch += kScratchBlockBytes<F>) {
       const uint8_t* codes = F::codes(units, i);
-      unrolled<4>([&](auto g) QEFF_INLINE_BODY {  // groups g and g + 4 may share their bytes
-        Bytes low[kPanelVecs], high[kPanelVecs];
-        unrolled<kPanelVecs>([&](auto v) QEFF_INLINE_BODY {
-          low[v] = F::template group<g, false>(codes, v);
-          high[v] = F::template group<g + 4, false>(codes, v);
+      unrolled<kPanelVecs>([&](auto v) QEFF_INLINE_BODY {
+        Bytes w[8];
+        unrolled<4>([&](auto g) QEFF_INLINE_BODY {  // groups g and g + 4 may share their bytes
+          w[g] = F::template group<g, false>(codes, v);
+          w[g + 4] = F::template group<g + 4, false>(codes, v);
         });
-        unrolled<kPanelVecs>([&](auto v) QEFF_INLINE_BODY { store_bytes(scratch + 64 * g + kVecBytes * v, low[v]); });
-        unrolled<kPanelVecs>([&](auto v)
-                                 QEFF_INLINE_BODY { store_bytes(scratch + 64 * (g + 4) + kVecBytes * v, high[v]); });
+        unrolled<8>([&](auto g) QEFF_INLINE_BODY {
+          if constexpr (kHasStrips && F::kOffset != 0) w[g] = minus(w[g], F::kOffset);
+          store_bytes(scratch + v * stride + kVecBytes * g, w[g]);
+        });
       });
-      store_scales<F>(units, unit, i, reinterpret_cast<float*>(scratch + 512));
+      float* scales = reinterpret_cast<float*>(scratch + 8 * kVecBytes);
+      store_scales<F, false>(units, unit, i, scales, stride / 4, largest);
     }
   }
+  return !kLacksStart<F> || reduce_max(largest) <= kLargestWithStart;
 }
 
 // Its scales alone.
 template <class F>
-[[gnu::noinline]] static void unpack_scales(const uint8_t* units, int64_t num_blocks, float* scratch) {
+[[gnu::noinline]] static bool unpack_scales(const uint8_t* units, int64_t num_blocks, float* scratch) {
   constexpr int kUnitBytes = unit_layout(F::kFormat).bytes;
+  const int64_t stride = num_blocks * kScratchScales<F, true> * kLanes;
+  F32 largest = zero();
   for (int64_t b = 0; b < num_blocks; b += F::kUnitBlocks, units += kUnitBytes) {
     const typename F::Unit unit = F::open(units);
-    for (int i = 0; i < F::kUnitBlocks; ++i, scratch += 16 * F::kScales) store_scales<F>(units, unit, i, scratch);
-  }
-}
-
-// The sums of one row vector in a block, two tokens at a time.
-template <class F, int NT>
-[[gnu::always_inline]] static inline void dot_pairs(const Bytes (&w)[8], const BlockOfTokens<F, NT>& tokens,
-                                                    I32 (&sums)[NT][F::kSums]) {
-  unrolled<NT / 2>([&](auto pair) QEFF_INLINE_BODY {
-    constexpr int t = 2 * pair, u = t + 1;
-    unrolled<F::kSums>([&](auto j) QEFF_INLINE_BODY {
-      sums[t][j] = load_start(tokens.start[j][t]);
-      sums[u][j] = load_start(tokens.start[j][u]);
-    });
-    unrolled<2>([&](auto half) QEFF_INLINE_BODY {
-      constexpr int kSum = half * (F::kSums - 1);
-      const Quads x = load_quads_pinned(tokens.q[t] + 16 * half), z = load_quads_pinned(tokens.q[u] + 16 * half);
-      dot_two_pinned<F::kWide>(sums[t][kSum], sums[u][kSum], w + 4 * half, x, z);
-    });
-  });
-}
-
-// Row vector v of a stretch of a panel, its scales in scratch, times NT tokens. Codes are unpacked two groups before
-// their use. On the way it asks for a line of `next` in every block.
-template <class F, int NT>
-[[gnu::noinline]] static void strip(const uint8_t* units, int64_t num_blocks, int v, const float* scales,
-                                    const BlockOfTokens<F, NT>* tokens, const Edge& edge, float* const* y,
-                                    const uint8_t* next) {
-  constexpr int kUnitBytes = unit_layout(F::kFormat).bytes;
-  F32 result[NT];
-  unrolled<NT>([&](auto t) QEFF_INLINE_BODY { result[t] = edge.begin(y[t], v); });
-  scales += kLanes * v;
-  for (int64_t b = 0; b < num_blocks; b += F::kUnitBlocks, units += kUnitBytes) {
-    for (int i = 0; i < F::kUnitBlocks; ++i, scales += 16 * F::kScales, ++tokens, next += 64 * kAskedLines) {
-      const uint8_t* codes = F::codes(units, i);
-      for (int line = 0; line < kAskedLines; ++line) __builtin_prefetch(next + 64 * line, 0, 2);
-      Bytes w[8];
-      unrolled<4>([&](auto g) QEFF_INLINE_BODY {
-        w[g] = F::template group<g, false>(codes, v);
-        w[g + 4] = F::template group<g + 4, false>(codes, v);
-      });
-      I32 sums[NT][F::kSums];
-      dot_pairs<F, NT>(w, *tokens, sums);
-      add_blocks<F, 1, NT>(scales, sums, *tokens, result);
+    for (int i = 0; i < F::kUnitBlocks; ++i, scratch += kScratchScales<F, true> * kLanes) {
+      store_scales<F, true>(units, unit, i, scratch, stride, largest);
     }
   }
-  unrolled<NT>([&](auto t) QEFF_INLINE_BODY { edge.end(result[t], y[t], v); });
+  return !kLacksStart<F> || reduce_max(largest) <= kLargestWithStart;
 }
 
-// Row vectors [v0, v0 + NV) of a stretch in scratch times NT tokens. On the way it asks for a line of `next` in every
-// block.
-template <class F, int NV, int NT>
-[[gnu::noinline]] static void tile(const uint8_t* blocks, int64_t num_blocks, int v0,
-                                   const BlockOfTokens<F, NT>* tokens, const Edge& edge, float* const* y,
-                                   const uint8_t* next) {
-  F32 result[NT * NV];
-  unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
-    unrolled<NV>([&](auto v) QEFF_INLINE_BODY { result[NV * t + v] = edge.begin(y[t], v0 + v); });
+// Goes over the blocks of a row vector, v of a stretch of a panel: from codes, with the scales in scratch.
+template <class F, bool FromCodes>
+class Walk {
+ public:
+  Walk(const uint8_t* units, const uint8_t* scratch, int64_t num_blocks, int v)
+      : units_(units), v_(v), scales_(reinterpret_cast<const float*>(scratch) + v * num_blocks * kStep) {}
+  inline const float* scales() const { return scales_; }
+  // Of group G; groups G and G + 4.
+  template <int G>
+  inline Bytes weight() const { return F::template group<G, true>(F::codes(units_, i_), v_); }
+  template <int G>
+  inline void weights(Bytes& low, Bytes& high) const {
+    const uint8_t* codes = F::codes(units_, i_);
+    low = F::template group<G, false>(codes, v_);
+    high = F::template group<G + 4, false>(codes, v_);
+  }
+  inline void advance() {
+    scales_ += kStep;
+    if constexpr (F::kUnitBlocks > 1) {
+      if (++i_ < F::kUnitBlocks) return;
+      i_ = 0;
+    }
+    units_ += unit_layout(F::kFormat).bytes;
+  }
+
+ private:
+  static constexpr int kStep = kScratchScales<F, true> * kLanes;
+  const uint8_t* units_;
+  int v_, i_ = 0;
+  const float* scales_;
+};
+// The same where weights lie in scratch too.
+template <class F>
+class Walk<F, false> {
+ public:
+  Walk(const uint8_t*, const uint8_t* scratch, int64_t num_blocks, int v)
+      : block_(scratch + v * num_blocks * kScratchBlockBytes<F>) {}
+  inline const float* scales() const { return reinterpret_cast<const float*>(block_ + 8 * kVecBytes); }
+  template <int G>
+  inline Bytes weight() const { return load_bytes_pinned(block_ + kVecBytes * G); }
+  template <int G>
+  inline void weights(Bytes& low, Bytes& high) const { low = weight<G>(), high = weight<G + 4>(); }
+  inline void advance() { block_ += kScratchBlockBytes<F>; }
+
+ private:
+  const uint8_t* block_;
+};
+
+// The sums of tokens T and T + 1 in a block.
+template <class F, int T, class Block>
+[[gnu::always_inline]] static inline void dot_pair(const Bytes (&w)[8], const Block& tokens, I32 (&x)[F::kSums],
+                                                   I32 (&z)[F::kSums]) {
+  unrolled<F::kSums>([&](auto j) QEFF_INLINE_BODY {
+    x[j] = load_start(tokens.start_of(j, T));
+    z[j] = load_start(tokens.start_of(j, T + 1));
   });
-  blocks += kVecBytes * v0;
-  for (int64_t b = 0; b < num_blocks; ++b, blocks += kScratchBlockBytes<F>, ++tokens) {
-    __builtin_prefetch(next + 64 * b, 0, 2);
-    I32 sums[NT * NV][F::kSums];
+  unrolled<2>([&](auto half) QEFF_INLINE_BODY {
+    constexpr int j = half * (F::kSums - 1);
+    const Quads q = load_quads_pinned(tokens.q[T] + 16 * half), r = load_quads_pinned(tokens.q[T + 1] + 16 * half);
+    dot_two_pinned<F::kWide>(x[j], z[j], w + 4 * half, q, r);
+  });
+}
+
+// Row vector v of a stretch times a tile of tokens. On the way it asks for Lines lines of `next` in every block.
+template <class F, class Block, int Lines>
+[[gnu::noinline]] static void tile(const uint8_t* units, const uint8_t* scratch, int64_t num_blocks, int v,
+                                   const Block* tokens, const Edge& edge, float* const* y, const uint8_t* next) {
+  constexpr int NT = Block::kTokens;
+  F32 result[NT];
+  unrolled<NT>([&](auto t) QEFF_INLINE_BODY { result[t] = edge.begin(y[t], v); });
+  Walk<F, kHasStrips && Block::kHasOffset> walk(units, scratch, num_blocks, v);
+  for (int64_t b = 0; b < num_blocks; ++b, ++tokens, walk.advance()) {
+    unrolled<Lines>([&](auto line) QEFF_INLINE_BODY { __builtin_prefetch(next + 64 * (Lines * b + line), 0, 2); });
+    I32 sums[NT][F::kSums];
     if constexpr (kHasStrips) {
-      static_assert(NV == 1);
       Bytes w[8];
-      unrolled<8>([&](auto g) QEFF_INLINE_BODY { w[g] = load_bytes(blocks + 64 * g); });
-      dot_pairs<F, NT>(w, *tokens, sums);
+      unrolled<4>([&](auto g) QEFF_INLINE_BODY { walk.template weights<g>(w[g], w[g + 4]); });
+      unrolled<NT / 2>([&](auto i) QEFF_INLINE_BODY {
+        dot_pair<F, 2 * i>(w, *tokens, sums[2 * i], sums[2 * i + 1]);
+      });
     } else {
       unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
-        unrolled<NV>([&](auto v) QEFF_INLINE_BODY {
-          unrolled<F::kSums>([&](auto i) QEFF_INLINE_BODY { sums[NV * t + v][i] = load_start(tokens->start[i][t]); });
-        });
+        unrolled<F::kSums>([&](auto j) QEFF_INLINE_BODY { sums[t][j] = load_start(tokens->start_of(j, t)); });
       });
       unrolled<2>([&](auto half) QEFF_INLINE_BODY {
         constexpr int kSum = half * (F::kSums - 1);
         Quads x[NT];
         unrolled<NT>([&](auto t) QEFF_INLINE_BODY { x[t] = load_quads_pinned(tokens->q[t] + 16 * half); });
-        unrolled<NV>([&](auto v) QEFF_INLINE_BODY {
-          unrolled<4>([&](auto g) QEFF_INLINE_BODY {
-            const Bytes w = load_bytes_pinned(blocks + 64 * (4 * half + g) + kVecBytes * v);
-            unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
-              I32& sum = sums[NV * t + v][kSum];
-              sum = dot_in_order<F, g>(sum, w, x[t]);
-            });
-          });
+        unrolled<4>([&](auto g) QEFF_INLINE_BODY {
+          const Bytes w = walk.template weight<4 * half + g>();
+          unrolled<NT>([&](auto t) QEFF_INLINE_BODY { sums[t][kSum] = dot_in_order<F, g>(sums[t][kSum], w, x[t]); });
         });
       });
     }
-    add_blocks<F, NV, NT>(reinterpret_cast<const float*>(blocks + 512 - kVecBytes * v0) + kLanes * v0, sums, *tokens,
-                          result);
+    add_block<F, Block>(walk.scales(), sums, *tokens, result);
   }
-  unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
-    unrolled<NV>([&](auto v) QEFF_INLINE_BODY { edge.end(result[NV * t + v], y[t], v0 + v); });
-  });
+  unrolled<NT>([&](auto t) QEFF_INLINE_BODY { edge.end(result[t], y[t], v); });
+}
+
+// The same where a block has two sums, half after half: both sums of 8 tokens at once are too many for 32 registers.
+template <class F, class Block, int Lines>
+[[gnu::noinline]] static void tile_of_halves(const uint8_t* units, const uint8_t* scratch, int64_t num_blocks, int v,
+                                             const Block* tokens, const Edge& edge, float* const* y,
+                                             const uint8_t* next) {
+  constexpr int NT = Block::kTokens;
+  static_assert(F::kSums == 2 && F::kStart == kStartWhole);
+  F32 result[NT];
+  unrolled<NT>([&](auto t) QEFF_INLINE_BODY { result[t] = edge.begin(y[t], v); });
+  Walk<F, Block::kHasOffset> walk(units, scratch, num_blocks, v);
+  for (int64_t b = 0; b < num_blocks; ++b, ++tokens, walk.advance()) {
+    unrolled<Lines>([&](auto line) QEFF_INLINE_BODY { __builtin_prefetch(next + 64 * (Lines * b + line), 0, 2); });
+    const float* scales = walk.scales();
+    F32 product[NT];
+    unrolled<2>([&](auto half) QEFF_INLINE_BODY {
+      Bytes w[4];
+      unrolled<4>([&](auto g) QEFF_INLINE_BODY { w[g] = walk.template weight<4 * half + g>(); });
+      I32 sums[NT];
+      unrolled<NT / 2>([&](auto i) QEFF_INLINE_BODY {
+        constexpr int t = 2 * i, u = t + 1;
+        sums[t] = load_start(tokens->start_of(half, t)), sums[u] = load_start(tokens->start_of(half, u));
+        const Quads q = load_quads_pinned(tokens->q[t] + 16 * half), r = load_quads_pinned(tokens->q[u] + 16 * half);
+        dot_two_pinned<F::kWide>(sums[t], sums[u], w, q, r);
+      });
+      const F32 scale = load_pinned(scales + kLanes * (1 + half));
+      if constexpr (half == 0) {
+        unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
+          product[t] = load_pinned(scales + 3 * kLanes);
+          product[t] = fma_in_place(as_f32(sums[t]), scale, product[t]);
+          keep(product[t]);
+        });
+      } else {
+        const F32 start = set1(kStartWholeValue), d = load_pinned(scales);
+        F32 whole[NT];
+        unrolled<NT>([&](auto t) QEFF_INLINE_BODY { whole[t] = as_f32(sums[t]) - start; });
+        unrolled<NT>([&](auto t) QEFF_INLINE_BODY { product[t] = fma_in_place(whole[t], scale, product[t]); });
+        unrolled<NT>([&](auto t) QEFF_INLINE_BODY { product[t] = product[t] * d; });
+      }
+    });
+    unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
+      result[t] = fma_lane<t % 4>(product[t], load_scalars(scales_of(*tokens) + t / 4 * 4), result[t]);
+    });
+  }
+  unrolled<NT>([&](auto t) QEFF_INLINE_BODY { edge.end(result[t], y[t], v); });
+}
+
+// The same as tile() for 8 tokens where StripUnit can: weights of 8 bits, or codes of 4 bits that are weights.
+template <class F, class Block, class Unit>
+[[gnu::noinline]] static void strip(const uint8_t* units, const uint8_t* scratch, int64_t num_blocks, int v,
+                                    const Block* tokens, const Edge& edge, float* const* y, const uint8_t* next) {
+  constexpr int NT = Block::kTokens;
+  F32 result[NT];
+  unrolled<NT>([&](auto t) QEFF_INLINE_BODY { result[t] = edge.begin(y[t], v); });
+  if (num_blocks > 0) {
+    constexpr int kUnitBytes = unit_layout(F::kFormat).bytes, kScaleBytes = kScratchScales<F, true> * kVecBytes;
+    if constexpr (Block::kHasOffset) {
+      using Weights = typename Unit::Weights;
+      constexpr Weights kWeights = F::kSteps == 0        ? Weights::kBytes
+                                   : F::kUnitBlocks == 1 ? Weights::kNibbles
+                                                         : Weights::kUnits;
+      static_assert(F::kSteps <= 1 && (F::kUnitBlocks == 1 || F::kUnitBlocks == 8));
+      const uint8_t* codes = F::codes(units, 0);
+      const int64_t step = F::kUnitBlocks == 1 ? kUnitBytes : F::codes(units, 1) - codes;
+      Unit::template add_blocks<kWeights, kTakesSum<F>, sizeof(Block), kScaleBytes>(
+          codes + kVecBytes * v, step, kUnitBytes - (F::kUnitBlocks - 1) * step, num_blocks, tokens->q[0],
+          tokens->start_of(0, 0), reinterpret_cast<const float*>(scratch + v * num_blocks * kScaleBytes), next, result);
+    } else {
+      constexpr int kStep = kScratchBlockBytes<F>;
+      const uint8_t* weights = scratch + v * num_blocks * kStep;
+      Unit::template add_blocks<Unit::Weights::kScratch, kTakesSum<F>, sizeof(Block), kStep>(
+          weights, kStep, kStep, num_blocks, tokens->q[0], tokens->start_of(0, 0),
+          reinterpret_cast<const float*>(weights + 8 * kVecBytes), next, result);
+    }
+  }
+  unrolled<NT>([&](auto t) QEFF_INLINE_BODY { edge.end(result[t], y[t], v); });
 }
 
 // The same for all 16 rows on a processor that multiplies whole tiles.
-template <class F, int NT, class Unit>
-[[gnu::noinline]] static void unit_tile(const uint8_t* blocks, int64_t num_blocks, const BlockOfTokens<F, NT>* tokens,
+template <class F, class Block, class Unit>
+[[gnu::noinline]] static void unit_tile(const uint8_t* blocks, int64_t num_blocks, const Block* tokens,
                                         const Edge& edge, float* const* y, const uint8_t* next) {
+  constexpr int NT = Block::kTokens;
   F32 result[NT];
   unrolled<NT>([&](auto t) QEFF_INLINE_BODY { result[t] = edge.begin(y[t], 0); });
   constexpr int kGroups = 8 / F::kSums;
@@ -196,9 +305,10 @@ template <class F, int NT, class Unit>
     unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
       I32 of_token[F::kSums];
       unrolled<F::kSums>([&](auto i) QEFF_INLINE_BODY {
-        of_token[i] = load_i32(sums[i][t]) + load_start(tokens->start[i][t]);
+        of_token[i] = load_i32(sums[i][t]) + load_start(tokens->start_of(i, t));
       });
-      const Scalars a = load_scalars(tokens->scale + t / 4 * 4), a_sum = load_scalars(tokens->scale_sum + t / 4 * 4);
+        const Scalars a = load_scalars(scales_of(*tokens) + t / 4 * 4);
+      const Scalars a_sum = load_scalars(scale_sums_of<F>(*tokens) + t / 4 * 4);
       result[t] = F::template add<t % 4>(F::product(of_token, s), s, a, a_sum, result[t]);
     });
   }
@@ -206,21 +316,30 @@ template <class F, int NT, class Unit>
   unrolled<NT>([&](auto t) QEFF_INLINE_BODY { edge.end(result[t], y[t], 0); });
 }
 
-// All rows, from codes where they were not unpacked. next: as many lines as there are calls times blocks.
-template <class F, int NT>
-static inline void tile_panel(const uint8_t* units, const uint8_t* scratch, bool is_unpacked, int64_t num_blocks,
-                              const BlockOfTokens<F, NT>* tokens, const Edge& edge, float* const* y,
-                              const uint8_t* next) {
-  if constexpr (kHasTileUnit) return unit_tile<F, NT, TileUnit>(scratch, num_blocks, tokens, edge, y, next);
-  for (int v0 = 0; v0 < kPanelVecs; v0 += kTileVecs, next += 64 * kAskedLines * num_blocks) {
-    if constexpr (kHasStrips) {
-      static_assert(kTileVecs == 1);
-      if (!is_unpacked) {
-        strip<F, NT>(units, num_blocks, v0, reinterpret_cast<const float*>(scratch), tokens, edge, y, next);
+// Lines of the next panel that a tile asks for in a block.
+template <class Block>
+inline constexpr int kAskedLines = kHasStrips && Block::kHasOffset ? 2 : 1;
+
+// All rows. units: read where weights are not in scratch. has_products: what unpacking gave. next: kAskedLines lines
+// for every block and row vector.
+template <class F, class Block>
+static inline void tile_panel(const uint8_t* units, const uint8_t* scratch, bool has_products, int64_t num_blocks,
+                              const Block* tokens, const Edge& edge, float* const* y, const uint8_t* next) {
+  constexpr int kLines = kAskedLines<Block>;
+  if constexpr (kHasTileUnit) return unit_tile<F, Block, TileUnit>(scratch, num_blocks, tokens, edge, y, next);
+  constexpr bool kUnit = Block::kTokens == 8 && kTakesUnit<F, Block::kHasOffset>;
+  for (int v = 0; v < kPanelVecs; ++v, next += 64 * kLines * num_blocks) {
+    if constexpr (kUnit) {
+      if (!kLacksStart<F> || has_products) {
+        strip<F, Block, StripUnit>(units, scratch, num_blocks, v, tokens, edge, y, next);
         continue;
       }
     }
-    tile<F, kTileVecs, NT>(scratch, num_blocks, v0, tokens, edge, y, next);
+    if constexpr (kHasStrips && F::kSums == 2 && Block::kTokens == 8) {
+      tile_of_halves<F, Block, kLines>(units, scratch, num_blocks, v, tokens, edge, y, next);
+    } else if constexpr (!kUnit || kLacksStart<F>) {
+      tile<F, Block, kLines>(units, scratch, num_blocks, v, tokens, edge, y, next);
+    }
   }
 }
 

@@ -6,6 +6,19 @@
 
 namespace qeff::QEFF_ISA {
 
+// Step Step of unpacking groups G and G + 4 of row vectors v and v + 1. Steps of several vectors in turn: the next one
+// never waits for the one before.
+template <class F, int Step, int G>
+[[gnu::always_inline]] static inline void unpack_step(const uint8_t* codes, int v, Bytes (&w)[4]) {
+  unrolled<4>([&](auto k) QEFF_INLINE_BODY {
+    constexpr int g = G + k % 2 * 4;
+    if constexpr (Step == 1) w[k] = F::template index<g, false>(codes, v + k / 2);
+    if constexpr (Step == 2) w[k] = F::template base<g>(w[k]);
+    if constexpr (Step == 3) w[k] = F::template join<g, false>(w[k], codes, v + k / 2);
+    keep(w[k]);
+  });
+}
+
 // Blocks [i, i + NB) of a unit, or of neighbouring units of one block, times NT tokens.
 template <class F, int NT, int NB>
 [[gnu::always_inline]] static inline void stream_blocks(const uint8_t* units, const typename F::Unit& unit, int i,
@@ -13,12 +26,16 @@ template <class F, int NT, int NB>
                                                         F32 (&result)[NT][kPanelVecs]) {
   constexpr int kUnitBytes = unit_layout(F::kFormat).bytes;
   constexpr bool kOneUnit = F::kUnitBlocks > 1;
+  constexpr bool kInSteps = F::kSteps > 1 && kPanelVecs % 2 == 0;
   I32 sums[NB][NT][kPanelVecs][F::kSums];
   F32 s[NB][F::kScales][kPanelVecs];
   unrolled<NB>([&](auto n) QEFF_INLINE_BODY {
     const uint8_t* codes = kOneUnit ? F::codes(units, i + n) : F::codes(units + n * kUnitBytes, 0);
-    kOneUnit ? F::scales(units, unit, i + n, s[n]) : F::scales(units + n * kUnitBytes, unit, 0, s[n]);
-    unrolled<kPanelVecs>([&](auto v) QEFF_INLINE_BODY { keep(s[n][0][v]); });
+    const auto load_scales = [&]() QEFF_INLINE_BODY {
+      kOneUnit ? F::scales(units, unit, i + n, s[n]) : F::scales(units + n * kUnitBytes, unit, 0, s[n]);
+      unrolled<kPanelVecs>([&](auto v) QEFF_INLINE_BODY { keep(s[n][0][v]); });
+    };
+    if constexpr (!kInSteps) load_scales();
     Quads x[NT][2];
     unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
       unrolled<2>([&](auto half) QEFF_INLINE_BODY { x[t][half] = load_quads_pinned(tokens[n].q[t] + 16 * half); });
@@ -26,16 +43,39 @@ template <class F, int NT, int NB>
         unrolled<F::kSums>([&](auto j) QEFF_INLINE_BODY { sums[n][t][v][j] = load_start(tokens[n].start[j][t]); });
       });
     });
-    unrolled<4>([&](auto g) QEFF_INLINE_BODY {
-      unrolled<kPanelVecs>([&](auto v) QEFF_INLINE_BODY {
-        const Bytes low = F::template group<g, false>(codes, v), high = F::template group<g + 4, false>(codes, v);
-        unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
-          I32(&sum)[F::kSums] = sums[n][t][v];
-          sum[0] = dot_in_order<F, g>(sum[0], low, x[t][0]);
-          sum[F::kSums - 1] = dot_in_order<F, g>(sum[F::kSums - 1], high, x[t][1]);
+    if constexpr (kInSteps) {
+      unrolled<kPanelVecs / 2>([&](auto pair) QEFF_INLINE_BODY {
+        unrolled<2>([&](auto j) QEFF_INLINE_BODY {
+          Bytes w[2][4];  // groups j and j + 4, then j + 2 and j + 6, of two row vectors
+          unpack_step<F, 1, j>(codes, 2 * pair, w[0]);
+          unpack_step<F, 2, j>(codes, 2 * pair, w[0]);
+          unpack_step<F, 1, j + 2>(codes, 2 * pair, w[1]);
+          unpack_step<F, 3, j>(codes, 2 * pair, w[0]);
+          unpack_step<F, 2, j + 2>(codes, 2 * pair, w[1]);
+          unpack_step<F, 3, j + 2>(codes, 2 * pair, w[1]);
+          unrolled<2>([&](auto h) QEFF_INLINE_BODY {
+            unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
+              unrolled<4>([&](auto k) QEFF_INLINE_BODY {
+                I32& sum = sums[n][t][2 * pair + k / 2][k % 2 * (F::kSums - 1)];
+                sum = dot_in_order<F, j + 2 * h>(sum, w[h][k], x[t][k % 2]);
+              });
+            });
+          });
         });
       });
-    });
+      load_scales();  // no register holds them before
+    } else {
+      unrolled<4>([&](auto g) QEFF_INLINE_BODY {
+        unrolled<kPanelVecs>([&](auto v) QEFF_INLINE_BODY {
+          const Bytes low = F::template group<g, false>(codes, v), high = F::template group<g + 4, false>(codes, v);
+          unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
+            I32(&sum)[F::kSums] = sums[n][t][v];
+            sum[0] = dot_in_order<F, g>(sum[0], low, x[t][0]);
+            sum[F::kSums - 1] = dot_in_order<F, g>(sum[F::kSums - 1], high, x[t][1]);
+          });
+        });
+      });
+    }
   });
   F32 product[NB][NT][kPanelVecs];
   const auto scales_of = [&](int n, int v, F32(&out)[F::kScales]) QEFF_INLINE_BODY {

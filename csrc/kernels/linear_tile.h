@@ -2,27 +2,13 @@
 #pragma once
 
 #include "kernels/linear.h"
+#include "kernels/unrolled.h"
 
 namespace qeff::QEFF_ISA {
 
 static inline constexpr int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline constexpr int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// Calls body with 0, 1, ... N - 1 as constants: loops over registers must be gone before a compiler decides
-// what lies in memory.
-template <int I>
-struct Constant {
-  constexpr operator int() const { return I; }
-};
-template <int N, int I = 0, class Body>
-[[gnu::always_inline]] static inline void unrolled(const Body& body) {
-  if constexpr (I < N) {
-    body(Constant<I>{});
-    unrolled<N, I + 1>(body);
-  }
-}
-#define QEFF_INLINE_BODY __attribute__((always_inline))
 
 // How a tile begins and ends: columns may come in several stretches, with y holding the sums between them.
 struct Edge {

@@ -1,16 +1,18 @@
-// How fast a core multiplies int8 numbers when nothing has to be loaded.
+// How fast a core multiplies int8 numbers and floats when nothing has to be loaded.
 #pragma once
 
 #include <cstdint>
 
 namespace qeff {
 
-inline constexpr int kDotPeakChains = 16;
+inline constexpr int kPeakChains = 16;
 
 struct PeakKernels {
-  // Runs this many rounds of `products` products each; the sum that it returns has no meaning.
-  int64_t (*run)(int64_t rounds);
-  int products;
+  // Each runs this many rounds of so many products; the sum that it returns has no meaning.
+  int64_t (*run_int8)(int64_t rounds);
+  int num_int8;
+  int64_t (*run_floats)(int64_t rounds);
+  int num_floats;
 };
 
 }  // namespace qeff

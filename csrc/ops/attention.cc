@@ -1,4 +1,5 @@
-// attention: write keys and values into the cache, then attend over what the cache holds.
+// attention: write keys and values into the cache, then attend over what the cache holds. Keys and values are written
+// for every token; queries are those of every token, or those of the rows alone.
 #include "ops/signature.h"
 #include "program/op_context.h"
 
@@ -9,6 +10,7 @@ namespace {
 struct AttentionParts {
   int q, k, v, out;  // k, v: -1 when the cache is shared
   int cache;
+  bool is_by_row;  // queries and results are rows
   AttentionArgs args;  // all that does not change from step to step
 };
 
@@ -27,8 +29,9 @@ AttentionArgs arguments(const AttentionParts& parts, const Step& step) {
   args.cache = step.caches[parts.cache];
   args.positions = step.positions;
   args.parents = step.parents;
-  args.spans = step.spans;
-  args.num_spans = step.num_spans;
+  args.spans = parts.is_by_row ? step.row_spans : step.spans;
+  args.num_spans = parts.is_by_row ? step.num_row_spans : step.num_spans;
+  args.num_threads = step.num_threads;
   return args;
 }
 
@@ -39,7 +42,9 @@ class CacheWriteStage final : public Stage {
       : Stage(Over::kTokens), kernels_(kernels), parts_(parts) {}
 
   void run(const Step& step, int64_t first, int64_t last, Scratch) const override {
-    const AttentionArgs args = arguments(parts_, step);
+    AttentionArgs args = arguments(parts_, step);
+    args.spans = step.spans;
+    args.num_spans = step.num_spans;
     for (int64_t s = 0; s < step.num_spans; ++s) {
       const int64_t from = first > step.spans[s].start ? first : step.spans[s].start;
       const int64_t to = last < step.spans[s].stop ? last : step.spans[s].stop;
@@ -54,17 +59,12 @@ class CacheWriteStage final : public Stage {
 
 class AttendStage final : public Stage {
  public:
-  static constexpr int64_t kFewTokens = 16;
-
   AttendStage(const AttentionKernels& kernels, const AttentionParts& parts)
       : Stage(Over::kItems), kernels_(kernels), parts_(parts) {}
 
   int64_t num_items(const Step& step) const override { return kernels_.num_items(arguments(parts_, step)); }
-  // A step of few tokens has an item for each head: neighbours in one call share the keys and values that they read.
-  // Items of longer prompts are large, and each is a call of its own.
-  int64_t calls_per_thread(const Step& step) const override {
-    return step.num_tokens == 1 ? 1 : step.num_tokens <= kFewTokens ? 4 : 1 << 20;
-  }
+  // The kernel makes as many items as there should be calls.
+  int64_t calls_per_thread(const Step&) const override { return 1 << 20; }
   size_t scratch_bytes(const Step& step) const override { return kernels_.scratch_bytes(arguments(parts_, step)); }
   void run(const Step& step, int64_t first, int64_t last, Scratch scratch) const override {
     kernels_.attend(arguments(parts_, step), first, last, scratch.data);
@@ -85,14 +85,21 @@ const float* head_weights(OpContext& ctx, int input, int64_t num_heads) {
 }  // namespace
 
 void prepare_attention(OpContext& ctx) {
-  const ValueKind kind = check_signature(ctx, {{{"q", kFloats},
-                                                {"k", kFloats, From::kEntry, true},
-                                                {"v", kFloats, From::kEntry, true},
-                                                {"sinks", kFloats, From::kWeight, true},
-                                                {"slopes", kFloats, From::kWeight, true}},
-                                               {"cache", "value_dim", "scale", "softcap", "window", "chunk"}});
-  ctx.check(kind == ValueKind::kToken, "works on tokens, not on rows");
+  const Signature signature{{{"q", kFloats},
+                             {"k", kFloats, From::kEntry, true},
+                             {"v", kFloats, From::kEntry, true},
+                             {"sinks", kFloats, From::kWeight, true},
+                             {"slopes", kFloats, From::kWeight, true}},
+                            {"cache", "value_dim", "scale", "softcap", "window", "chunk", "by_row"},
+                            /*num_outputs=*/1,
+                            /*is_variadic=*/false,
+                            /*is_led=*/true};
+  const ValueKind kind = check_signature(ctx, signature);
   AttentionParts parts{};
+  parts.is_by_row = kind == ValueKind::kRow;
+  const Json* by_row = ctx.op().attrs.find("by_row");  // programs without it have queries of every token
+  ctx.check((by_row != nullptr && by_row->as_bool()) == parts.is_by_row,
+            "has queries of another kind than by_row says");
   parts.q = ctx.input(0);
   parts.k = ctx.has_input(1) ? ctx.input(1) : -1;
   parts.v = ctx.has_input(2) ? ctx.input(2) : -1;
@@ -108,6 +115,9 @@ void prepare_attention(OpContext& ctx) {
   check_output(ctx, 0, {num_heads, layer.value_dim}, DType::kF32);
   ctx.check((parts.k >= 0) == (parts.v >= 0), "has keys without values");
   if (parts.k >= 0) {
+    const bool is_for_all =
+        ctx.value(parts.k).kind == ValueKind::kToken && ctx.value(parts.v).kind == ValueKind::kToken;
+    ctx.check(is_for_all, "writes keys and values of rows, not of tokens");
     ctx.check(ctx.value(parts.k).shape == Shape{layer.num_kv_heads, layer.key_dim}, "has keys of another shape");
     ctx.check(ctx.value(parts.v).shape == Shape{layer.num_kv_heads, layer.value_dim}, "has values of another shape");
   }

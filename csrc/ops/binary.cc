@@ -109,6 +109,13 @@ void emit_pairs(OpContext& ctx, ValueKind kind, const Walk& walk, Result result)
 void emit_float(OpContext& ctx, ValueKind kind, const Walk& walk, int function) {
   const int a = ctx.input(0), b = ctx.input(1), y = ctx.output(0);
   const auto run = ctx.kernels().light->binary[function];
+  if (walk.num_axes == 1) {  // a single run
+    const int64_t a_step = walk.stride[0][0], b_step = walk.stride[1][0];
+    return emit_features(ctx, kind, walk.total, [=](const Step& step, int64_t entry, int64_t first, int64_t last) {
+      run(step.entry<float>(a, entry) + first * a_step, a_step, step.entry<float>(b, entry) + first * b_step, b_step,
+          last - first, step.entry<float>(y, entry) + first);
+    });
+  }
   emit_entries(ctx, kind, [=](const Step& step, int64_t entry, std::byte*) {
     const float *from_a = step.entry<float>(a, entry), *from_b = step.entry<float>(b, entry);
     float* to = step.entry<float>(y, entry);

@@ -85,8 +85,8 @@ void prepare_unary(OpContext& ctx) {
          "ceil", "cos",        "erf",   "exp",   "floor",   "log",  "neg",      "reciprocal",
          "round", "rsqrt",     "sign",  "sin",   "softplus", "sqrt", "square"});
     const auto run = ctx.kernels().light->unary[function];
-    emit_entries(ctx, kind, [=](const Step& step, int64_t entry, std::byte*) {
-      run(step.entry<float>(x, entry), n, step.entry<float>(y, entry));
+    emit_features(ctx, kind, n, [=](const Step& step, int64_t entry, int64_t first, int64_t last) {
+      run(step.entry<float>(x, entry) + first, last - first, step.entry<float>(y, entry) + first);
     });
   }
 }
@@ -98,8 +98,9 @@ void prepare_gated(OpContext& ctx) {
   ctx.check(ctx.value(gate).shape == value.shape, "has a gate of another shape than what it gates");
   check_output(ctx, 0, value.shape, DType::kF32);
   const auto run = ctx.kernels().light->gated[activation_attr(ctx)];
-  emit_entries(ctx, kind, [=, n = value.size](const Step& step, int64_t entry, std::byte*) {
-    run(step.entry<float>(gate, entry), step.entry<float>(up, entry), n, step.entry<float>(y, entry));
+  emit_features(ctx, kind, value.size, [=](const Step& step, int64_t entry, int64_t first, int64_t last) {
+    run(step.entry<float>(gate, entry) + first, step.entry<float>(up, entry) + first, last - first,
+        step.entry<float>(y, entry) + first);
   });
 }
 

@@ -28,15 +28,43 @@ class EntryStage final : public Stage {
   Run run_;
 };
 
-// Emits such a stage for the op's own inputs and outputs.
+// The same where each of `count` features of an entry can be worked on alone. Run: void(const Step&, int64_t entry,
+// int64_t first, int64_t last feature).
 template <typename Run>
-void emit_entries(OpContext& ctx, ValueKind kind, Run run, size_t scratch = 0) {
+class FeatureStage final : public Stage {
+ public:
+  FeatureStage(ValueKind kind, int64_t count, Run run)
+      : Stage(kind == ValueKind::kRow ? Over::kRows : Over::kTokens), count_(count), run_(std::move(run)) {}
+
+  void run(const Step& step, int64_t first, int64_t last, Scratch) const override {
+    for (int64_t entry = first; entry < last; ++entry) run_(step, entry, 0, count_);
+  }
+  Features features() const override { return {count_, 1}; }
+  void run_features(const Step& step, int64_t entry, int64_t first, int64_t last) const override {
+    run_(step, entry, first, last);
+  }
+
+ private:
+  int64_t count_;
+  Run run_;
+};
+
+// Emits a stage for the op's own inputs and outputs.
+inline void emit_for_op(OpContext& ctx, std::unique_ptr<Stage> stage) {
   std::vector<int> reads, writes;
   for (int i = 0; i < ctx.num_inputs(); ++i) {
     if (ctx.has_input(i) && ctx.value(ctx.input(i)).kind != ValueKind::kWeight) reads.push_back(ctx.input(i));
   }
   for (int i = 0; i < ctx.num_outputs(); ++i) writes.push_back(ctx.output(i));
-  ctx.emit(std::make_unique<EntryStage<Run>>(kind, scratch, std::move(run)), std::move(reads), std::move(writes));
+  ctx.emit(std::move(stage), std::move(reads), std::move(writes));
+}
+template <typename Run>
+void emit_entries(OpContext& ctx, ValueKind kind, Run run, size_t scratch = 0) {
+  emit_for_op(ctx, std::make_unique<EntryStage<Run>>(kind, scratch, std::move(run)));
+}
+template <typename Run>
+void emit_features(OpContext& ctx, ValueKind kind, int64_t count, Run run) {
+  emit_for_op(ctx, std::make_unique<FeatureStage<Run>>(kind, count, std::move(run)));
 }
 
 }  // namespace qeff

@@ -24,8 +24,8 @@ class LinearStage final : public Stage {
     return count(step) == 0 ? 0 : (parts_.args.rows + kPanelRows - 1) / kPanelRows;
   }
   int64_t item_cost(const Step&) const override { return parts_.panel_bytes; }
-  // With many tokens every call brings them into the kernel's form first.
-  int64_t calls_per_thread(const Step& step) const override { return count(step) > 4 ? 2 : 4; }
+  // Every call brings the tokens into the kernel's form first.
+  int64_t calls_per_thread(const Step&) const override { return 2; }
   size_t scratch_bytes(const Step&) const override { return kLinearScratchBytes; }
 
   void run(const Step& step, int64_t first, int64_t last, Scratch scratch) const override {

@@ -54,7 +54,7 @@ ValueKind check_inputs(const OpContext& ctx, const Signature& signature) {
     }
     check_input(ctx, i, spec);
     const Value& value = ctx.value(ctx.input(i));
-    if (value.kind == ValueKind::kWeight) continue;
+    if (value.kind == ValueKind::kWeight || (has_entry && signature.is_led)) continue;
     ctx.check(!has_entry || value.kind == kind, "mixes token and row values");
     has_entry = true;
     kind = value.kind;

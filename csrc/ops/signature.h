@@ -35,10 +35,11 @@ struct Signature {
   std::vector<const char*> attributes;  // all of them
   int num_outputs = 1;
   bool is_variadic = false;  // the last input may be given any number of times
+  bool is_led = false;       // outputs are of the kind of the first input, whatever the others are
 };
 
-// Checks the op against the signature, and that its inputs that are no weights and its outputs are of one
-// kind, which it gives.
+// Checks the op against the signature, and that its inputs that are no weights (is_led: the first) and its outputs are
+// of one kind, which it gives.
 ValueKind check_signature(const OpContext& ctx, const Signature& signature);
 // The same for an op whose outputs are of another kind than its inputs: the kind of the inputs.
 ValueKind check_inputs(const OpContext& ctx, const Signature& signature);

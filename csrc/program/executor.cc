@@ -31,13 +31,14 @@ Executor::Executor(const std::string& folder, int num_threads, const std::string
       pool_(num_threads > 0 ? num_threads : count_physical_cores()),
       scratch_(static_cast<size_t>(pool_.num_threads())),
       placements_(plan_.places.size()),
-      next_(new std::atomic<int64_t>[plan_.phases.size() * static_cast<size_t>(pool_.num_threads())]) {
+      taken_(new Taken[static_cast<size_t>(pool_.num_threads())]) {
   for (const CacheLayer& layer : plan_.program.caches) {
     const int64_t head = kernels_.attention->head_bytes(plan_.program.cache_format, layer.key_dim, layer.value_dim);
     caches_.push_back({plan_.program.cache_format, layer.num_kv_heads, layer.key_dim, layer.value_dim, nullptr,
                        head * layer.num_kv_heads, head});
   }
   step_.caches = caches_.data();
+  step_.num_threads = pool_.num_threads();
   step_.placements = placements_.data();
 }
 
@@ -118,6 +119,29 @@ AlignedMemory arena(int64_t count, int64_t entry_bytes) {
 }
 }  // namespace
 
+void Executor::prepare_spans(const StepInput& input) {
+  spans_.clear();
+  row_spans_.clear();
+  for (int64_t s = 0; s < input.num_spans; ++s) {
+    const SpanInput& span = input.spans[s];
+    spans_.push_back({span.start, span.stop, input.positions[span.start], span.blocks});
+  }
+  // Rows may come in any order; neighbours that are neighbours in a sequence attend together.
+  for (int64_t r = 0; r < input.num_rows; ++r) {
+    const int64_t token = input.rows[r];
+    if (r > 0 && token == input.rows[r - 1] + 1 && token < row_spans_.back().stop) {
+      --row_spans_.back().behind;
+      continue;
+    }
+    SpanView span = *std::upper_bound(spans_.begin(), spans_.end(), token,
+                                      [](int64_t t, const SpanView& view) { return t < view.stop; });
+    span.before = token - span.start;
+    span.behind = span.stop - token - 1;
+    span.shift = token - r;
+    row_spans_.push_back(span);
+  }
+}
+
 void Executor::prepare(const StepInput& input, float* logits) {
   if (input.num_tokens > token_capacity_) {
     token_capacity_ = 0;
@@ -129,11 +153,7 @@ void Executor::prepare(const StepInput& input, float* logits) {
     row_arena_ = arena(input.num_rows, plan_.row_arena_bytes);
     row_capacity_ = input.num_rows;
   }
-  spans_.clear();
-  for (int64_t s = 0; s < input.num_spans; ++s) {
-    const SpanInput& span = input.spans[s];
-    spans_.push_back({span.start, span.stop, input.positions[span.start], span.blocks});
-  }
+  prepare_spans(input);
   for (size_t id = 0; id < placements_.size(); ++id) {
     const Place& place = plan_.places[id];
     const auto shifted = [&place](std::byte* base, int64_t capacity) {
@@ -164,14 +184,15 @@ void Executor::prepare(const StepInput& input, float* logits) {
   step_.parents = input.parents;
   step_.spans = spans_.data();
   step_.num_spans = input.num_spans;
+  step_.row_spans = row_spans_.data();
+  step_.num_row_spans = static_cast<int64_t>(row_spans_.size());
   step_.failed_op.store(-1);
   size_t scratch = 0;
   for (const auto& stage : plan_.stages) scratch = std::max(scratch, stage->scratch_bytes(step_));
   for (AlignedMemory& memory : scratch_) {
     if (memory.bytes() < scratch) memory = AlignedMemory(scratch);
   }
-  const size_t num_counters = plan_.phases.size() * static_cast<size_t>(num_threads());
-  for (size_t i = 0; i < num_counters; ++i) next_[i].store(0, std::memory_order_relaxed);
+  step_stamp_ += static_cast<uint32_t>(plan_.phases.size());
 }
 
 void Executor::step(const StepInput& input, float* logits) {
@@ -228,40 +249,67 @@ void Executor::run_alone(size_t first, size_t last, int member) {
 
 namespace {
 
-// How the items of one stage, or of a whole chain of light ones, are handed out.
-struct Share {
-  int64_t items, grain;
-  int64_t num_chunks() const { return (items + grain - 1) / grain; }
+int64_t cost_of_item(const Stage& stage, const Step& step) { return std::max<int64_t>(1, stage.item_cost(step)); }
+
+// How a phase is cut. A chunk is a part of the whole cost, whatever stages it falls on, so that all are alike.
+struct Cut {
+  int64_t cost, num_chunks;
+  int64_t begin_of(int64_t chunk) const {
+    // In two parts: the product of a cost and a number of chunks may not fit.
+    return cost / num_chunks * chunk + cost % num_chunks * chunk / num_chunks;
+  }
 };
 
-Share share_of_chain(const Phase& phase, const Step& step, int num_members) {
-  const int64_t count = phase.over == Stage::Over::kRows ? step.num_rows : step.num_tokens;
-  return {count, std::clamp<int64_t>(count / (4 * num_members), 1, 16)};
-}
-
-// What a chunk of a phase costs, so that chunks of all its stages are alike.
-int64_t chunk_cost(const Phase& phase, const Step& step, int num_members) {
-  int64_t total = 0, calls = INT32_MAX;
+Cut cut_of_items(const Phase& phase, const Step& step, int num_members) {
+  int64_t cost = 0, items = 0, calls = INT32_MAX;
   for (const Stage* stage : phase.stages) {
-    total += stage->num_items(step) * stage->item_cost(step);
+    items += stage->num_items(step);
+    cost += stage->num_items(step) * cost_of_item(*stage, step);
     calls = std::min(calls, stage->calls_per_thread(step));
   }
-  return std::max<int64_t>(1, total / (calls * num_members));
+  return {cost, std::min(items, calls * num_members)};
 }
 
-Share share_of_stage(const Stage& stage, const Step& step, int64_t cost) {
-  const int64_t item_cost = std::max<int64_t>(1, stage.item_cost(step));
-  return {stage.num_items(step), std::max<int64_t>(1, (cost + item_cost / 2) / item_cost)};
+// How many items of a stage lie before `place` of the phase's cost, where the stage begins at `start`: those whose
+// middle does.
+int64_t items_before(int64_t place, int64_t start, int64_t item_cost, int64_t num_items) {
+  return std::clamp<int64_t>((2 * (place - start) + item_cost) / (2 * item_cost), 0, num_items);
 }
+
+// Light work is cut into short runs of tokens or rows, and where there are fewer of them than members into parts of
+// each, if that saves more than another barrier costs.
+struct LightCut {
+  static constexpr int64_t kFewestFeatures = 1024;
+
+  LightCut(const Phase& phase, const Step& step, int num_members)
+      : count(phase.over == Stage::Over::kRows ? step.num_rows : step.num_tokens),
+        grain(std::clamp<int64_t>(count / (4 * num_members), 1, 16)) {
+    if (count >= num_members || phase.features.count < kFewestFeatures) return;
+    const int64_t most = (phase.features.count + phase.features.grain - 1) / phase.features.grain;
+    num_parts = std::min(most, num_members / std::max<int64_t>(1, count));
+    part = (most + num_parts - 1) / num_parts * phase.features.grain;
+  }
+  int64_t num_chunks() const { return (count + grain - 1) / grain * num_parts; }
+
+  int64_t count, grain;
+  int64_t num_parts = 1, part = 0;  // of an entry, and features of each
+};
 
 }  // namespace
 
 int64_t Executor::num_chunks(const Phase& phase) const {
-  if (phase.over != Stage::Over::kItems) return share_of_chain(phase, step_, num_threads()).num_chunks();
-  const int64_t cost = chunk_cost(phase, step_, num_threads());
-  int64_t total = 0;
-  for (const Stage* stage : phase.stages) total += share_of_stage(*stage, step_, cost).num_chunks();
-  return total;
+  if (phase.over == Stage::Over::kItems) return cut_of_items(phase, step_, num_threads()).num_chunks;
+  return LightCut(phase, step_, num_threads()).num_chunks();
+}
+
+int64_t Executor::Taken::next(uint32_t phase, int64_t num_chunks) {
+  uint64_t seen = state.load(std::memory_order_relaxed);
+  for (;;) {
+    const uint64_t count = seen >> 32 == phase ? seen & UINT32_MAX : 0;
+    if (count >= static_cast<uint64_t>(num_chunks)) return -1;
+    const uint64_t after = (static_cast<uint64_t>(phase) << 32) + count + 1;
+    if (state.compare_exchange_weak(seen, after, std::memory_order_relaxed)) return static_cast<int64_t>(count);
+  }
 }
 
 // Chunks are cut into one run for each member. A member takes its own run from first to last, so that it streams
@@ -269,37 +317,42 @@ int64_t Executor::num_chunks(const Phase& phase) const {
 void Executor::run_phase(size_t index, int member) {
   const Phase& phase = plan_.phases[index];
   const int num_members = num_threads();
-  std::atomic<int64_t>* next = &next_[index * static_cast<size_t>(num_members)];
   const AlignedMemory& memory = scratch_[static_cast<size_t>(member)];
   const Scratch scratch{memory.data(), memory.bytes()};
   const int64_t total = num_chunks(phase);
+  if (total == 1) return run_chunk(phase, 0, scratch);
   for (int turn = 0; turn < num_members; ++turn) {
     const int owner = (member + turn) % num_members;
     const int64_t begin = total * owner / num_members;
     const int64_t end = total * (owner + 1) / num_members;
-    while (begin + next[owner].load(std::memory_order_relaxed) < end) {
-      const int64_t chunk = begin + next[owner].fetch_add(1, std::memory_order_relaxed);
-      if (chunk < end) run_chunk(phase, chunk, scratch);
-    }
+    Taken& taken = taken_[static_cast<size_t>(owner)];
+    const uint32_t stamp = step_stamp_ + static_cast<uint32_t>(index);
+    for (int64_t chunk; (chunk = taken.next(stamp, end - begin)) >= 0;) run_chunk(phase, begin + chunk, scratch);
   }
 }
 
 void Executor::run_chunk(const Phase& phase, int64_t chunk, Scratch scratch) const {
   if (phase.over != Stage::Over::kItems) {
-    const Share share = share_of_chain(phase, step_, num_threads());
-    const int64_t first = chunk * share.grain;
-    const int64_t last = std::min(first + share.grain, share.items);
+    const LightCut cut(phase, step_, num_threads());
+    if (cut.num_parts > 1) {  // the grain is one entry
+      const int64_t first = std::min(chunk % cut.num_parts * cut.part, phase.features.count);
+      const int64_t last = std::min(first + cut.part, phase.features.count);
+      for (const Stage* stage : phase.stages) stage->run_features(step_, chunk / cut.num_parts, first, last);
+      return;
+    }
+    const int64_t first = chunk * cut.grain, last = std::min(first + cut.grain, cut.count);
     for (const Stage* stage : phase.stages) stage->run(step_, first, last, scratch);
     return;
   }
-  const int64_t cost = chunk_cost(phase, step_, num_threads());
+  const Cut cut = cut_of_items(phase, step_, num_threads());
+  const int64_t begin = cut.begin_of(chunk), end = cut.begin_of(chunk + 1);
+  int64_t start = 0;
   for (const Stage* stage : phase.stages) {
-    const Share share = share_of_stage(*stage, step_, cost);
-    if (chunk < share.num_chunks()) {
-      const int64_t first = chunk * share.grain;
-      return stage->run(step_, first, std::min(first + share.grain, share.items), scratch);
-    }
-    chunk -= share.num_chunks();
+    const int64_t num_items = stage->num_items(step_), item_cost = cost_of_item(*stage, step_);
+    const int64_t first = items_before(begin, start, item_cost, num_items);
+    const int64_t last = items_before(end, start, item_cost, num_items);
+    if (first < last) stage->run(step_, first, last, scratch);
+    start += num_items * item_cost;
   }
 }
 

@@ -60,6 +60,8 @@ class Executor {
  private:
   void check(const StepInput& input) const;
   void prepare(const StepInput& input, float* logits);
+  // Fills spans_ and row_spans_.
+  void prepare_spans(const StepInput& input);
   void run_member(int member);
   void run_phase(size_t index, int member);
   void run_chunk(const Phase& phase, int64_t chunk, Scratch scratch) const;
@@ -84,8 +86,16 @@ class Executor {
   AlignedMemory token_arena_, row_arena_;
   std::vector<AlignedMemory> scratch_;  // by member
   std::vector<Placement> placements_;
-  std::vector<SpanView> spans_;
-  std::unique_ptr<std::atomic<int64_t>[]> next_;  // chunks taken, by phase and member
+  std::vector<SpanView> spans_, row_spans_;
+  // How many chunks of a member's run are taken, and of which phase: the counters need no reset between phases. Each in
+  // a line of its own, since most of the time only its member looks at it.
+  struct alignas(64) Taken {
+    std::atomic<uint64_t> state{0};
+    // Takes the next of num_chunks chunks and returns its number, or -1 when all are taken.
+    int64_t next(uint32_t phase, int64_t num_chunks);
+  };
+  std::unique_ptr<Taken[]> taken_;  // by member
+  uint32_t step_stamp_ = 0;         // added to a phase's index, so that no number comes back in the next steps
   bool is_profiling_ = false;
   std::vector<int64_t> profile_;
   int64_t alone_ns_ = 0;  // of the last run_alone

@@ -9,7 +9,7 @@ namespace qeff {
 namespace {
 
 constexpr int64_t kVersion = 1;
-constexpr int64_t kLayout = 1;            // of panels
+constexpr int64_t kLayout = 2;            // of panels
 constexpr int64_t kMaxSize = 1LL << 40;   // elements of a weight
 constexpr int64_t kMaxInnerSize = 1 << 26;  // elements of a value for one token
 constexpr size_t kMaxCount = 1 << 20;     // values or ops

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 #include "base/error.h"
@@ -58,13 +59,22 @@ class RoundStage final : public Stage {
 
   void run(const Step& step, int64_t first, int64_t last, Scratch) const override {
     for (int64_t i = first; i < last; ++i) {
-      const RoundedActivations out{step.entry<int8_t>(out_.q, i), step.entry<float>(out_.scale, i),
-                                   step.entry<int32_t>(out_.sum, i), kBlockLen * out_.num_blocks, out_.num_blocks};
-      kernels_.round_activations(step.entry<float>(x_, i), cols_, cols_, 0, groups_, out);
+      kernels_.round_activations(step.entry<float>(x_, i), cols_, cols_, 0, groups_, rounded(step, i, 0));
     }
+  }
+  Features features() const override { return {groups_ == 1 ? cols_ : 0, kBlockLen}; }
+  void run_features(const Step& step, int64_t entry, int64_t first, int64_t last) const override {
+    const float* x = step.entry<float>(x_, entry) + first;
+    kernels_.round_activations(x, cols_, last - first, 0, 1, rounded(step, entry, first / kBlockLen));
   }
 
  private:
+  // From `block` of an entry on.
+  RoundedActivations rounded(const Step& step, int64_t i, int64_t block) const {
+    return {step.entry<int8_t>(out_.q, i) + block * kBlockLen, step.entry<float>(out_.scale, i) + block,
+            step.entry<int32_t>(out_.sum, i) + block, kBlockLen * out_.num_blocks, out_.num_blocks};
+  }
+
   const LinearKernels& kernels_;
   const int x_;
   const OpContext::Rounded out_;
@@ -223,7 +233,7 @@ class Planner final : public OpContext {
       }
     };
     while (!ready.empty()) {
-      Phase phase{Stage::Over::kItems, {}, {}};
+      Phase phase{Stage::Over::kItems, {}, {}, {}};
       for (const auto over : {Stage::Over::kTokens, Stage::Over::kRows}) {
         if (!phase.stages.empty()) break;
         phase.over = over;
@@ -244,9 +254,20 @@ class Planner final : public OpContext {
         for (const int n : together) append(&phase, n);
         for (const int n : together) finish(n);
       }
+      phase.features = common_features(phase);
       plan_.phases.push_back(std::move(phase));
     }
     if (num_done != nodes_.size()) throw Error(ErrorCode::kContainer, "program: its ops wait for each other");
+  }
+
+  static Stage::Features common_features(const Phase& phase) {
+    Stage::Features common = phase.stages[0]->features();
+    for (const Stage* stage : phase.stages) {
+      const Stage::Features features = stage->features();
+      if (features.count != common.count) return {};
+      common.grain = std::lcm(common.grain, features.grain);
+    }
+    return common;
   }
 
   void append(Phase* phase, int n) {

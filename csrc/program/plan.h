@@ -20,6 +20,7 @@ struct Phase {
   Stage::Over over;
   std::vector<const Stage*> stages;  // kTokens, kRows: in order on each item; kItems: independent
   std::vector<int> ops;              // the op of each stage, for profiles
+  Stage::Features features = {};     // of a light phase all of whose stages can cut the same features
 };
 
 // Where a value's entries lie: `offset` bytes times the capacity from the start of its arena.

@@ -27,8 +27,11 @@ class Step {
   const int64_t* row_tokens = nullptr;  // [num_rows] the token of each row
   const int64_t* positions = nullptr;   // [num_tokens]
   const int32_t* parents = nullptr;     // [num_tokens] or null
-  const SpanView* spans = nullptr;
+  const SpanView* spans = nullptr;      // all tokens attend
   int64_t num_spans = 0;
+  const SpanView* row_spans = nullptr;  // the tokens of the rows attend, and entries are rows
+  int64_t num_row_spans = 0;
+  int num_threads = 1;  // that share the step
   const Placement* placements = nullptr;  // by value id
   const CacheView* caches = nullptr;      // by cache index
 
@@ -82,6 +85,15 @@ class Stage {
   virtual size_t scratch_bytes(const Step&) const { return 0; }
   // Runs items [first, last).
   virtual void run(const Step& step, int64_t first, int64_t last, Scratch scratch) const = 0;
+
+  // For kTokens, kRows, where some features of an entry can be worked on alone: how many an entry has, and the
+  // multiples that they can be cut at. What is made of them needs, of values with as many features, no others.
+  struct Features {
+    int64_t count = 0, grain = 1;  // count 0: entries cannot be cut
+  };
+  virtual Features features() const { return {}; }
+  // Runs features [first, last) of an entry; both are multiples of the grain, but for an end at count.
+  virtual void run_features(const Step&, int64_t /*entry*/, int64_t /*first*/, int64_t /*last*/) const {}
 
  private:
   Over over_;

@@ -40,14 +40,16 @@ static inline F32 load_bf16(const uint16_t* p) {
   const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16))};
 }
-static inline void store_f16(uint16_t* p, F32 a) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
-}
 static inline F32 operator+(F32 a, F32 b) { return {_mm256_add_ps(a.v, b.v)}; }
 static inline F32 operator-(F32 a, F32 b) { return {_mm256_sub_ps(a.v, b.v)}; }
 static inline F32 operator*(F32 a, F32 b) { return {_mm256_mul_ps(a.v, b.v)}; }
 static inline F32 operator/(F32 a, F32 b) { return {_mm256_div_ps(a.v, b.v)}; }
 static inline F32 fma(F32 a, F32 b, F32 c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+struct Spread {
+  constexpr explicit Spread(float x) : v(x) {}
+  float v;
+};
+static inline F32 fma_onto(F32 a, F32 b, const Spread& c) { return fma(a, b, set1(c.v)); }
 static inline F32 min(F32 a, F32 b) { return {_mm256_min_ps(a.v, b.v)}; }
 static inline F32 max(F32 a, F32 b) { return {_mm256_max_ps(a.v, b.v)}; }
 static inline F32 abs(F32 a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
@@ -76,7 +78,6 @@ static inline I32 operator&(I32 a, I32 b) { return {_mm256_and_si256(a.v, b.v)};
 template <int N>
 static inline I32 shift_left(I32 a) { return {_mm256_slli_epi32(a.v, N)}; }
 static inline F32 to_f32(I32 a) { return {_mm256_cvtepi32_ps(a.v)}; }
-static inline I32 to_i32(F32 a) { return {_mm256_cvtps_epi32(a.v)}; }
 static inline F32 as_f32(I32 a) { return {_mm256_castsi256_ps(a.v)}; }
 static inline I32 as_i32(F32 a) { return {_mm256_castps_si256(a.v)}; }
 
@@ -86,6 +87,13 @@ struct Four {
 static inline Four load_four(const float* p) { return {p}; }
 template <int I>
 static inline F32 fma_spread(F32 a, Four b, F32 c) { return fma(a, set1(b.p[I]), c); }
+struct Halves {
+  const uint16_t* p;
+};
+static inline Halves load_halves(const uint16_t* p) { return {p}; }
+template <int I>
+static inline F32 widen(const Halves& a) { return load_f16(a.p + I * kLanes); }
+static inline F32 zero_pinned() { return zero(); }
 static inline void load_i8x16(const int8_t* p, F32* out) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   out[0].v = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
@@ -98,6 +106,7 @@ inline constexpr int kTileVecs = 1;
 inline constexpr int kTileTokens = 4;
 inline constexpr int kFloatTileTokens = 4;
 inline constexpr bool kHasStrips = false;
+struct StripUnit {};
 inline constexpr int kStreamStep = 1;
 inline constexpr bool kHasTileUnit = false;
 struct TileUnit {};
@@ -119,6 +128,8 @@ struct Table16 {
 static inline Bytes load_bytes(const uint8_t* p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
 static inline void store_bytes(uint8_t* p, Bytes a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.v); }
 static inline Bytes low_nibbles(Bytes a) { return {_mm256_and_si256(a.v, _mm256_set1_epi8(15))}; }
+static inline Bytes minus(Bytes a, int n) { return {_mm256_sub_epi8(a.v, _mm256_set1_epi8(static_cast<char>(n)))}; }
+static inline Bytes low_five(Bytes a) { return {_mm256_and_si256(a.v, _mm256_set1_epi8(31))}; }
 static inline Bytes high_nibbles(Bytes a) {
   return {_mm256_and_si256(_mm256_srli_epi16(a.v, 4), _mm256_set1_epi8(15))};
 }
@@ -134,6 +145,19 @@ static inline Table16 load_table16(const uint8_t* p) {
   return {_mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
 }
 static inline Bytes lookup(Table16 table, Bytes index) { return {_mm256_shuffle_epi8(table.v, index.v)}; }
+struct Table32 {
+  __m256i low, high;
+};
+static inline Table32 load_table32(const uint8_t* p) { return {load_table16(p).v, load_table16(p + 16).v}; }
+static inline Bytes lookup(Table32 table, Bytes index) {
+  const __m256i low = _mm256_shuffle_epi8(table.low, index.v), high = _mm256_shuffle_epi8(table.high, index.v);
+  return {_mm256_blendv_epi8(low, high, _mm256_slli_epi16(index.v, 3))};  // by bit 4
+}
+template <int N>
+static inline Bytes add_high(Bytes a, Bytes b) {
+  const __m256i high = _mm256_and_si256(_mm256_srli_epi16(b.v, N), _mm256_set1_epi8(255 >> N));
+  return {_mm256_add_epi8(a.v, high)};
+}
 inline constexpr int kWideBias = 0;
 static inline Bytes wide_weights(Bytes a) { return a; }
 
@@ -170,6 +194,19 @@ static inline void load_rows_i8(const uint8_t* p, I32 (&out)[kPanelVecs]) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   out[0].v = _mm256_cvtepi8_epi32(bytes);
   out[1].v = _mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8));
+}
+static inline float largest_magnitude(const F32 (&x)[32 / kLanes]) {
+  const __m256i magnitude = _mm256_set1_epi32(0x7FFFFFFF);
+  __m256i eight = _mm256_setzero_si256();
+  for (const F32& v : x) eight = _mm256_max_epi32(eight, _mm256_and_si256(_mm256_castps_si256(v.v), magnitude));
+  const __m128i four = _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  const __m128i two = _mm_max_epi32(four, _mm_unpackhi_epi64(four, four));
+  return _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(two, _mm_shuffle_epi32(two, 1))));
+}
+static inline void load_rows_power(const uint8_t* p, F32 (&out)[kPanelVecs]) {
+  I32 e[kPanelVecs];
+  load_rows_u8(p, e);
+  for (int v = 0; v < kPanelVecs; ++v) out[v] = as_f32(max(shift_left<23>(e[v]), set1_i32(0x00400000)));
 }
 static inline int32_t store_rounded(int8_t* p, const F32 (&x)[32 / kLanes]) {
   __m256i whole[4];

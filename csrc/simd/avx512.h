@@ -41,14 +41,16 @@ static inline F32 load_bf16(const uint16_t* p) {
   const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16))};
 }
-static inline void store_f16(uint16_t* p, F32 a) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
-}
 static inline F32 operator+(F32 a, F32 b) { return {_mm512_add_ps(a.v, b.v)}; }
 static inline F32 operator-(F32 a, F32 b) { return {_mm512_sub_ps(a.v, b.v)}; }
 static inline F32 operator*(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 static inline F32 operator/(F32 a, F32 b) { return {_mm512_div_ps(a.v, b.v)}; }
 static inline F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+struct Spread {
+  constexpr explicit Spread(float x) : v(x) {}
+  float v;
+};
+static inline F32 fma_onto(F32 a, F32 b, const Spread& c) { return fma(a, b, set1(c.v)); }
 static inline F32 min(F32 a, F32 b) { return {_mm512_min_ps(a.v, b.v)}; }
 static inline F32 max(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
 static inline F32 abs(F32 a) { return {_mm512_abs_ps(a.v)}; }
@@ -74,7 +76,6 @@ static inline I32 operator&(I32 a, I32 b) { return {_mm512_and_si512(a.v, b.v)};
 template <int N>
 static inline I32 shift_left(I32 a) { return {_mm512_slli_epi32(a.v, N)}; }
 static inline F32 to_f32(I32 a) { return {_mm512_cvtepi32_ps(a.v)}; }
-static inline I32 to_i32(F32 a) { return {_mm512_cvtps_epi32(a.v)}; }
 static inline F32 as_f32(I32 a) { return {_mm512_castsi512_ps(a.v)}; }
 static inline I32 as_i32(F32 a) { return {_mm512_castps_si512(a.v)}; }
 
@@ -84,6 +85,13 @@ struct Four {
 static inline Four load_four(const float* p) { return {p}; }
 template <int I>
 static inline F32 fma_spread(F32 a, Four b, F32 c) { return fma(a, set1(b.p[I]), c); }
+struct Halves {
+  const uint16_t* p;
+};
+static inline Halves load_halves(const uint16_t* p) { return {p}; }
+template <int I>
+static inline F32 widen(const Halves& a) { return load_f16(a.p + I * kLanes); }
+static inline F32 zero_pinned() { return zero(); }
 static inline void load_i8x16(const int8_t* p, F32* out) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   out[0].v = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
@@ -102,6 +110,7 @@ struct TileUnit {};
 #endif
 inline constexpr int kFloatTileTokens = 8;
 inline constexpr bool kHasStrips = false;
+struct StripUnit {};
 inline constexpr int kStreamStep = 1;
 
 struct Bytes {
@@ -121,6 +130,8 @@ struct Table16 {
 static inline Bytes load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
 static inline void store_bytes(uint8_t* p, Bytes a) { _mm512_storeu_si512(p, a.v); }
 static inline Bytes low_nibbles(Bytes a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
+static inline Bytes minus(Bytes a, int n) { return {_mm512_sub_epi8(a.v, _mm512_set1_epi8(static_cast<char>(n)))}; }
+static inline Bytes low_five(Bytes a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(31))}; }
 static inline Bytes high_nibbles(Bytes a) {
   return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))};
 }
@@ -136,6 +147,19 @@ static inline Table16 load_table16(const uint8_t* p) {
   return {_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
 }
 static inline Bytes lookup(Table16 table, Bytes index) { return {_mm512_shuffle_epi8(table.v, index.v)}; }
+struct Table32 {
+  __m512i low, high;
+};
+static inline Table32 load_table32(const uint8_t* p) { return {load_table16(p).v, load_table16(p + 16).v}; }
+static inline Bytes lookup(Table32 table, Bytes index) {
+  const __mmask64 is_high = _mm512_test_epi8_mask(index.v, _mm512_set1_epi8(16));
+  return {_mm512_mask_shuffle_epi8(_mm512_shuffle_epi8(table.low, index.v), is_high, table.high, index.v)};
+}
+template <int N>
+static inline Bytes add_high(Bytes a, Bytes b) {
+  const __m512i high = _mm512_and_si512(_mm512_srli_epi16(b.v, N), _mm512_set1_epi8(255 >> N));
+  return {_mm512_add_epi8(a.v, high)};
+}
 // The dot product takes unsigned weights.
 inline constexpr int kWideBias = 128;
 static inline Bytes wide_weights(Bytes a) { return {_mm512_xor_si512(a.v, _mm512_set1_epi8(-128))}; }
@@ -159,6 +183,18 @@ static inline void load_rows_u8(const uint8_t* p, I32 (&out)[kPanelVecs]) {
 }
 static inline void load_rows_i8(const uint8_t* p, I32 (&out)[kPanelVecs]) {
   out[0].v = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+static inline float largest_magnitude(const F32 (&x)[32 / kLanes]) {
+  const __m512i first = _mm512_castps_si512(abs(x[0]).v), second = _mm512_castps_si512(abs(x[1]).v);
+  const int32_t bits = _mm512_reduce_max_epi32(_mm512_max_epi32(first, second));
+  float most;
+  std::memcpy(&most, &bits, 4);
+  return most;
+}
+static inline void load_rows_power(const uint8_t* p, F32 (&out)[kPanelVecs]) {
+  I32 e[kPanelVecs];
+  load_rows_u8(p, e);
+  for (int v = 0; v < kPanelVecs; ++v) out[v] = as_f32(max(shift_left<23>(e[v]), set1_i32(0x00400000)));
 }
 static inline int32_t store_rounded(int8_t* p, const F32 (&x)[32 / kLanes]) {
   const __m512i first = _mm512_cvtps_epi32(x[0].v), second = _mm512_cvtps_epi32(x[1].v);

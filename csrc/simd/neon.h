@@ -43,12 +43,21 @@ static inline F32 load(const float* p) { return {vld1q_f32(p)}; }
 static inline void store(float* p, F32 a) { vst1q_f32(p, a.v); }
 static inline F32 load_f16(const uint16_t* p) { return {vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))}; }
 static inline F32 load_bf16(const uint16_t* p) { return {vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16))}; }
-static inline void store_f16(uint16_t* p, F32 a) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(a.v))); }
 static inline F32 operator+(F32 a, F32 b) { return {vaddq_f32(a.v, b.v)}; }
 static inline F32 operator-(F32 a, F32 b) { return {vsubq_f32(a.v, b.v)}; }
 static inline F32 operator*(F32 a, F32 b) { return {vmulq_f32(a.v, b.v)}; }
 static inline F32 operator/(F32 a, F32 b) { return {vdivq_f32(a.v, b.v)}; }
 static inline F32 fma(F32 a, F32 b, F32 c) { return {vfmaq_f32(c.v, a.v, b.v)}; }
+struct Spread {
+  constexpr explicit Spread(float x) : v{x, x, x, x} {}
+  alignas(16) float v[4];
+};
+static inline F32 fma_onto(F32 a, F32 b, const Spread& c) {
+  float32x4_t sum;
+  asm volatile("ldr %q0, %1" : "=w"(sum) : "m"(c));
+  asm("fmla %0.4s, %1.4s, %2.4s" : "+w"(sum) : "w"(a.v), "w"(b.v));
+  return {sum};
+}
 static inline F32 min(F32 a, F32 b) { return {vminq_f32(a.v, b.v)}; }
 static inline F32 max(F32 a, F32 b) { return {vmaxq_f32(a.v, b.v)}; }
 static inline F32 abs(F32 a) { return {vabsq_f32(a.v)}; }
@@ -67,16 +76,42 @@ static inline I32 operator&(I32 a, I32 b) { return {vandq_s32(a.v, b.v)}; }
 template <int N>
 static inline I32 shift_left(I32 a) { return {vshlq_n_s32(a.v, N)}; }
 static inline F32 to_f32(I32 a) { return {vcvtq_f32_s32(a.v)}; }
-static inline I32 to_i32(F32 a) { return {vcvtnq_s32_f32(a.v)}; }
 static inline F32 as_f32(I32 a) { return {vreinterpretq_f32_s32(a.v)}; }
 static inline I32 as_i32(F32 a) { return {vreinterpretq_s32_f32(a.v)}; }
 
 struct Four {
   float32x4_t v;
 };
-static inline Four load_four(const float* p) { return {vld1q_f32(p)}; }
+// Loads and products stay where the kernel puts them: compilers move additions to one sum together, where each waits
+// for the last.
+template <class Vector>
+static inline Vector pinned(const void* p) {
+  Vector v;
+  asm volatile("ldr %q0, %1" : "=w"(v) : "m"(*static_cast<const Vector*>(p)));
+  return v;
+}
+static inline Four load_four(const float* p) { return {pinned<float32x4_t>(p)}; }
 template <int I>
-static inline F32 fma_spread(F32 a, Four b, F32 c) { return {vfmaq_laneq_f32(c.v, a.v, b.v, I)}; }
+static inline F32 fma_spread(F32 a, Four b, F32 c) {
+  asm volatile("fmla %0.4s, %1.4s, %2.s[%3]" : "+w"(c.v) : "w"(a.v), "w"(b.v), "i"(I));
+  return c;
+}
+struct Halves {
+  uint16x8_t v[2];
+};
+static inline Halves load_halves(const uint16_t* p) { return {{pinned<uint16x8_t>(p), pinned<uint16x8_t>(p + 8)}}; }
+template <int I>
+static inline F32 widen(const Halves& a) {
+  F32 r;
+  if constexpr (I % 2 == 0) asm volatile("fcvtl %0.4s, %1.4h" : "=w"(r.v) : "w"(a.v[I / 2]));
+  if constexpr (I % 2 == 1) asm volatile("fcvtl2 %0.4s, %1.8h" : "=w"(r.v) : "w"(a.v[I / 2]));
+  return r;
+}
+static inline F32 zero_pinned() {
+  F32 r;
+  asm volatile("movi %0.4s, #0" : "=w"(r.v));
+  return r;
+}
 static inline void load_i8x16(const int8_t* p, F32* out) {
   const int8x16_t bytes = vld1q_s8(p);
   const int16x8_t low = vmovl_s8(vget_low_s8(bytes)), high = vmovl_high_s8(bytes);
@@ -112,7 +147,9 @@ struct Table16 {
 static inline Bytes load_bytes(const uint8_t* p) { return {vld1q_u8(p)}; }
 static inline void store_bytes(uint8_t* p, Bytes a) { vst1q_u8(p, a.v); }
 static inline Bytes low_nibbles(Bytes a) { return {vandq_u8(a.v, vdupq_n_u8(15))}; }
+static inline Bytes low_five(Bytes a) { return {vandq_u8(a.v, vdupq_n_u8(31))}; }
 static inline Bytes high_nibbles(Bytes a) { return {vshrq_n_u8(a.v, 4)}; }
+static inline Bytes minus(Bytes a, int n) { return {vsubq_u8(a.v, vdupq_n_u8(static_cast<uint8_t>(n)))}; }
 template <int Field, int At>
 static inline Bytes insert_two_bits(Bytes a, Bytes b) {
   if constexpr (At > 2 * Field) b.v = vshlq_n_u8(b.v, At - 2 * Field);
@@ -123,6 +160,19 @@ static inline Bytes insert_two_bits(Bytes a, Bytes b) {
 }
 static inline Table16 load_table16(const uint8_t* p) { return {vld1q_u8(p)}; }
 static inline Bytes lookup(Table16 table, Bytes index) { return {vqtbl1q_u8(table.v, index.v)}; }
+struct Table32 {
+  uint8x16_t low, high;
+};
+static inline Table32 load_table32(const uint8_t* p) { return {vld1q_u8(p), vld1q_u8(p + 16)}; }
+static inline Bytes lookup(Table32 table, Bytes index) {
+  // Two registers of its own: compilers load pairs anew, or copy them.
+  register uint8x16_t low asm("v30") = table.low;
+  register uint8x16_t high asm("v31") = table.high;
+  asm("tbl %0.16b, {%1.16b, %2.16b}, %0.16b" : "+w"(index.v) : "w"(low), "w"(high));
+  return index;
+}
+template <int N>
+static inline Bytes add_high(Bytes a, Bytes b) { return {vsraq_n_u8(a.v, b.v, N)}; }
 inline constexpr int kWideBias = 0;
 static inline Bytes wide_weights(Bytes a) { return a; }
 
@@ -149,12 +199,6 @@ static inline void dot_two_pinned(I32& sum_x, I32& sum_z, const Bytes* weights, 
       "sdot %0.4s, %5.16b, %6.4b[3]\n\tsdot %1.4s, %5.16b, %7.4b[3]"
       : "+w"(sum_x.v), "+w"(sum_z.v)
       : "w"(weights[0].v), "w"(weights[1].v), "w"(weights[2].v), "w"(weights[3].v), "w"(x.v), "w"(z.v));
-}
-template <class Vector>
-static inline Vector pinned(const void* p) {
-  Vector v;
-  asm volatile("ldr %q0, %1" : "=w"(v) : "m"(*static_cast<const Vector*>(p)));
-  return v;
 }
 static inline F32 load_pinned(const float* p) { return {pinned<float32x4_t>(p)}; }
 static inline Bytes load_bytes_pinned(const uint8_t* p) { return {pinned<uint8x16_t>(p)}; }
@@ -185,6 +229,17 @@ static inline void load_rows_i8(const uint8_t* p, I32 (&out)[kPanelVecs]) {
   out[2].v = vmovl_s16(vget_low_s16(high));
   out[3].v = vmovl_high_s16(high);
 }
+static inline void load_rows_power(const uint8_t* p, F32 (&out)[kPanelVecs]) {
+  // Upper halves of the floats first: one unit alone shifts.
+  const uint8x16_t bytes = pinned<uint8x16_t>(p);
+  const uint16x8_t least = vdupq_n_u16(0x0040), none = vdupq_n_u16(0);
+  const uint16x8_t low = vmaxq_u16(vshll_n_u8(vget_low_u8(bytes), 7), least);
+  const uint16x8_t high = vmaxq_u16(vshll_high_n_u8(bytes, 7), least);
+  out[0].v = vreinterpretq_f32_u16(vzip1q_u16(none, low));
+  out[1].v = vreinterpretq_f32_u16(vzip2q_u16(none, low));
+  out[2].v = vreinterpretq_f32_u16(vzip1q_u16(none, high));
+  out[3].v = vreinterpretq_f32_u16(vzip2q_u16(none, high));
+}
 static inline F32 fma_scalar(F32 a, const float* b, F32 c) { return {vfmaq_n_f32(c.v, a.v, *b)}; }
 static inline Scalars load_scalars(const float* p) { return {vld1q_f32(p)}; }
 // fma and fma_lane as they stand: compilers put copies of c or of the lane before the intrinsics.
@@ -197,14 +252,30 @@ static inline F32 fma_lane(F32 a, Scalars b, F32 c) {
   asm("fmla %0.4s, %1.4s, %2.s[%3]" : "+w"(c.v) : "w"(a.v), "w"(b.v), "i"(Lane));
   return c;
 }
+static inline float largest_magnitude(const F32 (&x)[32 / kLanes]) {
+  int32x4_t largest[4];
+  for (int i = 0; i < 4; ++i) {
+    largest[i] = vmaxq_s32(vreinterpretq_s32_f32(vabsq_f32(x[2 * i].v)),
+                           vreinterpretq_s32_f32(vabsq_f32(x[2 * i + 1].v)));
+  }
+  const int32x4_t four = vmaxq_s32(vmaxq_s32(largest[0], largest[1]), vmaxq_s32(largest[2], largest[3]));
+  return vgetq_lane_f32(vreinterpretq_f32_s32(vdupq_n_s32(vmaxvq_s32(four))), 0);
+}
 static inline int32_t store_rounded(int8_t* p, const F32 (&x)[32 / kLanes]) {
+  const float32x4_t magic = vdupq_n_f32(12582912.0f);
   int16x8_t half[4];
   for (int i = 0; i < 4; ++i) {
-    half[i] = vcombine_s16(vmovn_s32(vcvtnq_s32_f32(x[2 * i].v)), vmovn_s32(vcvtnq_s32_f32(x[2 * i + 1].v)));
+    half[i] = vuzp1q_s16(vreinterpretq_s16_f32(vaddq_f32(x[2 * i].v, magic)),
+                         vreinterpretq_s16_f32(vaddq_f32(x[2 * i + 1].v, magic)));
   }
-  vst1q_s8(p, vcombine_s8(vmovn_s16(half[0]), vmovn_s16(half[1])));
-  vst1q_s8(p + 16, vcombine_s8(vmovn_s16(half[2]), vmovn_s16(half[3])));
-  return vaddvq_s16(vaddq_s16(vaddq_s16(half[0], half[1]), vaddq_s16(half[2], half[3])));
+  const int8x16_t first = vuzp1q_s8(vreinterpretq_s8_s16(half[0]), vreinterpretq_s8_s16(half[1]));
+  const int8x16_t second = vuzp1q_s8(vreinterpretq_s8_s16(half[2]), vreinterpretq_s8_s16(half[3]));
+  vst1q_s8(p, first);
+  vst1q_s8(p + 16, second);
+  const int8x16_t ones = vdupq_n_s8(1);
+  return vaddvq_s32(vdotq_s32(vdotq_s32(vdupq_n_s32(0), first, ones), second, ones));
 }
 
 }  // namespace qeff::QEFF_ISA
+
+#include "simd/neon_strip.h"

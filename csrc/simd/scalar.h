@@ -70,13 +70,19 @@ static inline F32 load(const float* p) { F32 r; std::memcpy(r.v, p, sizeof r.v);
 static inline void store(float* p, F32 a) { std::memcpy(p, a.v, sizeof a.v); }
 static inline F32 load_f16(const uint16_t* p) { F32 r; QEFF_LANES r.v[i] = half_to_float(p[i]); return r; }
 static inline F32 load_bf16(const uint16_t* p) { F32 r; QEFF_LANES r.v[i] = bfloat_to_float(p[i]); return r; }
-static inline void store_f16(uint16_t* p, F32 a) { QEFF_LANES p[i] = float_to_half(a.v[i]); }
 static inline F32 operator+(F32 a, F32 b) { QEFF_LANES a.v[i] += b.v[i]; return a; }
 static inline F32 operator-(F32 a, F32 b) { QEFF_LANES a.v[i] -= b.v[i]; return a; }
 static inline F32 operator*(F32 a, F32 b) { QEFF_LANES a.v[i] *= b.v[i]; return a; }
 static inline F32 operator/(F32 a, F32 b) { QEFF_LANES a.v[i] /= b.v[i]; return a; }
 static inline F32 fma(F32 a, F32 b, F32 c) { QEFF_LANES c.v[i] = std::fma(a.v[i], b.v[i], c.v[i]); return c; }
-// min and max: of two numbers; what they give for NaN is not fixed.
+// A number that fma_onto adds to a product in every lane. Where an fma overwrites what it adds to, it comes from memory
+// each time, which costs less than a copy from a register.
+struct Spread {
+  constexpr explicit Spread(float x) : v(x) {}
+  float v;
+};
+static inline F32 fma_onto(F32 a, F32 b, const Spread& c) { return fma(a, b, set1(c.v)); }
+// min and max: a NaN in b is the result; what they give for a NaN in a alone is not fixed.
 static inline F32 min(F32 a, F32 b) { QEFF_LANES a.v[i] = a.v[i] < b.v[i] ? a.v[i] : b.v[i]; return a; }
 static inline F32 max(F32 a, F32 b) { QEFF_LANES a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i]; return a; }
 static inline F32 abs(F32 a) { QEFF_LANES a.v[i] = std::fabs(a.v[i]); return a; }
@@ -106,8 +112,6 @@ static inline I32 shift_left(I32 a) {
   return a;
 }
 static inline F32 to_f32(I32 a) { F32 r; QEFF_LANES r.v[i] = static_cast<float>(a.v[i]); return r; }
-// Nearest integer, halves to even; the value must fit.
-static inline I32 to_i32(F32 a) { I32 r; QEFF_LANES r.v[i] = static_cast<int32_t>(std::nearbyintf(a.v[i])); return r; }
 static inline F32 as_f32(I32 a) { F32 r; std::memcpy(r.v, a.v, sizeof r.v); return r; }
 static inline I32 as_i32(F32 a) { I32 r; std::memcpy(r.v, a.v, sizeof r.v); return r; }
 
@@ -119,6 +123,14 @@ static inline Four load_four(const float* p) { Four r; std::memcpy(r.v, p, sizeo
 // a * b[I] + c
 template <int I>
 static inline F32 fma_spread(F32 a, Four b, F32 c) { return fma(a, set1(b.v[I]), c); }
+// 16 halves as they lie in memory, and the floats of the I-th kLanes of them.
+struct Halves {
+  uint16_t v[16];
+};
+static inline Halves load_halves(const uint16_t* p) { Halves r; std::memcpy(r.v, p, sizeof r.v); return r; }
+template <int I>
+static inline F32 widen(const Halves& a) { return load_f16(a.v + I * kLanes); }
+static inline F32 zero_pinned() { return zero(); }  // made anew, not a copy of another register
 // 16 signed bytes as 16 / kLanes vectors of floats.
 static inline void load_i8x16(const int8_t* p, F32* out) {
   for (int j = 0; j < 4; ++j) QEFF_LANES out[j].v[i] = static_cast<float>(p[4 * j + i]);
@@ -136,6 +148,8 @@ inline constexpr int kFloatTileTokens = 4;
 // Whether few tokens are multiplied by strips: one row vector, whose codes are unpacked between dot products. For
 // processors where storing unpacked codes takes long. Tiles have any even number of tokens there.
 inline constexpr bool kHasStrips = false;
+// Multiplies a strip of 8 tokens there: simd/neon_strip.h.
+struct StripUnit {};
 // Blocks that one token is multiplied with before the results are added.
 inline constexpr int kStreamStep = 1;
 // A unit for whole tiles of products, where there is one: simd/amx.h.
@@ -157,7 +171,10 @@ struct Scalars {  // 4 floats that are used one by one
 static inline Bytes load_bytes(const uint8_t* p) { Bytes r; std::memcpy(r.v, p, sizeof r.v); return r; }
 static inline void store_bytes(uint8_t* p, Bytes a) { std::memcpy(p, a.v, sizeof a.v); }
 static inline Bytes low_nibbles(Bytes a) { QEFF_BYTES a.v[i] &= 15; return a; }
+static inline Bytes low_five(Bytes a) { QEFF_BYTES a.v[i] &= 31; return a; }  // bits
 static inline Bytes high_nibbles(Bytes a) { QEFF_BYTES a.v[i] >>= 4; return a; }
+// a - n, modulo 256.
+static inline Bytes minus(Bytes a, int n) { QEFF_BYTES a.v[i] = static_cast<uint8_t>(a.v[i] - n); return a; }
 // a with bits At and At + 1 taken from the two-bit field number Field (0 to 3) of b.
 template <int Field, int At>
 static inline Bytes insert_two_bits(Bytes a, Bytes b) {
@@ -170,6 +187,18 @@ struct Table16 {
 static inline Table16 load_table16(const uint8_t* p) { Table16 r; std::memcpy(r.v, p, sizeof r.v); return r; }
 // table[index] of each byte; an index is less than 16.
 static inline Bytes lookup(Table16 table, Bytes index) { QEFF_BYTES index.v[i] = table.v[index.v[i]]; return index; }
+struct Table32 {
+  uint8_t v[32];
+};
+static inline Table32 load_table32(const uint8_t* p) { Table32 r; std::memcpy(r.v, p, sizeof r.v); return r; }
+// The same with indices less than 32.
+static inline Bytes lookup(Table32 table, Bytes index) { QEFF_BYTES index.v[i] = table.v[index.v[i]]; return index; }
+// a plus b / 2^N rounded down, modulo 256.
+template <int N>
+static inline Bytes add_high(Bytes a, Bytes b) {
+  QEFF_BYTES a.v[i] = static_cast<uint8_t>(a.v[i] + (b.v[i] >> N));
+  return a;
+}
 // Signed weights in the form that dot_wide takes: plus kWideBias, modulo 256.
 inline constexpr int kWideBias = 0;
 static inline Bytes wide_weights(Bytes a) { return a; }
@@ -224,6 +253,12 @@ static inline void load_rows_u8(const uint8_t* p, I32 (&out)[kPanelVecs]) {
 static inline void load_rows_i8(const uint8_t* p, I32 (&out)[kPanelVecs]) {  // the same for signed bytes
   for (int v = 0; v < kPanelVecs; ++v) QEFF_LANES out[v].v[i] = static_cast<int8_t>(p[kLanes * v + i]);
 }
+// 2^(byte - 127) of 16 bytes, one a row of a panel; that of 0 is below the normal numbers.
+static inline void load_rows_power(const uint8_t* p, F32 (&out)[kPanelVecs]) {
+  I32 e[kPanelVecs];
+  load_rows_u8(p, e);
+  for (int v = 0; v < kPanelVecs; ++v) out[v] = as_f32(max(shift_left<23>(e[v]), set1_i32(0x00400000)));
+}
 // a * *b + c.
 static inline F32 fma_scalar(F32 a, const float* b, F32 c) { return fma(a, set1(*b), c); }
 static inline Scalars load_scalars(const float* p) { Scalars r; std::memcpy(r.v, p, sizeof r.v); return r; }
@@ -232,12 +267,22 @@ static inline F32 fma_in_place(F32 a, F32 b, F32 c) { return fma(a, b, c); }
 // a * b[Lane] + c.
 template <int Lane>
 static inline F32 fma_lane(F32 a, Scalars b, F32 c) { return fma(a, set1(b.v[Lane]), c); }
-// Rounds 32 floats between -127 and 127 to int8, halves to even, stores them and returns their sum.
+// The largest magnitude of 32 floats; NaN where one of them is NaN.
+static inline float largest_magnitude(const F32 (&x)[32 / kLanes]) {
+  I32 largest = set1_i32(0);  // magnitudes are ordered as their bits are, with NaN above all
+  for (const F32& v : x) largest = max(as_i32(abs(v)), largest);
+  QEFF_LANES largest.v[0] = largest.v[i] > largest.v[0] ? largest.v[i] : largest.v[0];
+  return as_f32(largest).v[0];
+}
+// Rounds 32 floats between -127.5 and 127.5 to int8, halves to even, stores them and returns their sum. Where one of
+// them is NaN it stores and returns anything.
 static inline int32_t store_rounded(int8_t* p, const F32 (&x)[32 / kLanes]) {
   int32_t sum = 0;
   for (int v = 0; v < 32 / kLanes; ++v) {
+    // Added to this number, another is rounded to a whole one, which stands in the lowest bits.
+    const I32 whole = as_i32(x[v] + set1(12582912.0f));
     QEFF_LANES {
-      p[kLanes * v + i] = static_cast<int8_t>(std::nearbyintf(x[v].v[i]));
+      p[kLanes * v + i] = static_cast<int8_t>(whole.v[i] & 255);
       sum += p[kLanes * v + i];
     }
   }

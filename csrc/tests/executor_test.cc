@@ -24,7 +24,8 @@ namespace {
 using Floats = std::vector<float>;
 using Ids = std::vector<int64_t>;
 
-constexpr int64_t kVocab = 48, kWidth = 32, kHeads = 4, kKvHeads = 2, kDim = 8, kMiddle = 80;
+constexpr int64_t kVocab = 48, kWidth = 32, kHeads = 4, kKvHeads = 2, kDim = 8;
+constexpr int64_t kMiddle = 1060;  // enough that threads share the gate of one token
 constexpr int64_t kLen = 45;  // tokens of a prompt: more than one cache block
 constexpr float kScale = 0.35f;
 
@@ -92,15 +93,38 @@ Floats panels(const Matrix& matrix) {
   return out;
 }
 
-void write_weights(const std::string& folder, const Decoder& decoder) {
+// The same in panels of q8_0, with a scale of 2^-5 everywhere.
+std::string panels_of_int8(const Matrix& matrix) {
+  const int64_t num_panels = (matrix.rows + 15) / 16, num_blocks = (matrix.cols + 31) / 32;
+  std::string out(static_cast<size_t>(num_panels * num_blocks * 544), '\0');
+  for (int64_t r = 0; r < num_panels * 16; ++r) {
+    for (int64_t b = 0; b < num_blocks; ++b) {
+      char* block = &out[static_cast<size_t>((r / 16 * num_blocks + b) * 544)];
+      block[2 * (r % 16) + 1] = 0x28;  // of the half 0x2800
+      for (int64_t k = 0; k < 32 && r < matrix.rows && 32 * b + k < matrix.cols; ++k) {
+        const float x = matrix.data[static_cast<size_t>(r * matrix.cols + 32 * b + k)];
+        const float code = std::fmin(127.0f, std::fmax(-127.0f, std::nearbyint(x * 32)));
+        block[32 + k / 4 * 64 + r % 16 * 4 + k % 4] = static_cast<char>(static_cast<int8_t>(code));
+      }
+    }
+  }
+  return out;
+}
+
+// int8: the name of the matrix that is stored as q8_0, if any.
+void write_weights(const std::string& folder, const Decoder& decoder, const std::string& int8) {
   std::string header = "{", bytes;
   for (const Matrix& matrix : decoder.matrices) {
     const Floats data = panels(matrix);
+    const std::string packed =
+        matrix.name == int8 ? panels_of_int8(matrix)
+                            : std::string(reinterpret_cast<const char*>(data.data()), data.size() * 4);
     const size_t start = bytes.size();
-    bytes.append(reinterpret_cast<const char*>(data.data()), data.size() * 4);  // whole lines of 64 bytes
+    bytes += packed;
     header += (start == 0 ? "\"" : ",\"") + matrix.name + "\":{\"dtype\":\"U8\",\"shape\":[" +
-              std::to_string(data.size() * 4) + "],\"data_offsets\":[" + std::to_string(start) + "," +
+              std::to_string(packed.size()) + "],\"data_offsets\":[" + std::to_string(start) + "," +
               std::to_string(bytes.size()) + "]}";
+    bytes.resize((bytes.size() + 63) / 64 * 64);
   }
   header += "}";
   while ((8 + header.size()) % 64 != 0) header += ' ';
@@ -132,13 +156,13 @@ struct Writer {
   }
 };
 
-void write_program(const std::string& folder, const Decoder& decoder) {
+void write_program(const std::string& folder, const Decoder& decoder, const std::string& int8) {
   Writer w;
   const int tokens = w.value("tokens", "token", {}, "i64");
   const int positions = w.value("positions", "token", {}, "i64");
   const auto weight = [&](const char* name) {
     const Matrix& matrix = decoder.find(name);
-    return w.value(name, "weight", {matrix.rows, matrix.cols});
+    return w.value(name, "weight", {matrix.rows, matrix.cols}, name == int8 ? "q8_0" : "f32");
   };
   const auto linear = [&](int x, const char* name, const char* of = "token") {
     const int matrix = weight(name);
@@ -160,7 +184,7 @@ void write_program(const std::string& folder, const Decoder& decoder) {
   x = add(x, linear(gated, "down"));
   const int logits = linear(w.op("gather_rows", {x}, {kWidth}, "", "row"), "head", "row");
   std::ofstream(folder + "/program.json")
-      << "{\"version\":1,\"engine\":{\"layout\":1,\"kv\":\"fp32\"},\"values\":[" << w.values << "],\"ops\":[" << w.ops
+      << "{\"version\":1,\"engine\":{\"layout\":2,\"kv\":\"fp32\"},\"values\":[" << w.values << "],\"ops\":[" << w.ops
       << "],\"caches\":[{\"num_kv_heads\":" << kKvHeads << ",\"key_dim\":" << kDim << ",\"value_dim\":" << kDim
       << "}],\"tokens\":" << tokens << ",\"positions\":" << positions << ",\"logits\":" << logits << "}";
 }
@@ -339,21 +363,27 @@ void test_cut_weights(const std::string& folder) {
   }
 }
 
+Floats run_alone(const std::string& folder, const Ids (&sequences)[2]) {
+  Executor executor(folder, 1, "");
+  return run_two(executor, sequences, {kLen});
+}
+
 int run_all(const std::string& folder) {
   const Decoder decoder;
-  write_weights(folder, decoder);
-  write_program(folder, decoder);
+  write_weights(folder, decoder, "");
+  write_program(folder, decoder, "");
   const Ids sequences[2] = {random_tokens(21), random_tokens(22)};
-  Floats expected;
-  {
-    Executor executor(folder, 1, "");
-    expected = run_two(executor, sequences, {kLen});
-  }
+  const Floats expected = run_alone(folder, sequences);
   test_against_double(folder, decoder, sequences);
   test_threads(folder, sequences, expected);
   test_two_sessions(folder, sequences, expected);
   test_refusals(folder, sequences, expected);
   test_cut_weights(folder);
+  write_weights(folder, decoder, "down");  // what its product reads is rounded to int8 behind the gate
+  write_program(folder, decoder, "down");
+  const Floats rounded = run_alone(folder, sequences);
+  expect(!same_bits(rounded, expected), "rounding changes something");
+  test_threads(folder, sequences, rounded);
   std::printf("%d failures\n", num_failures);
   return num_failures == 0 ? 0 : 1;
 }

@@ -134,6 +134,22 @@ void test_special_numbers(const Kernels& kernels) {
   }
 }
 
+// A block that holds a NaN, first or last, gets a NaN for its scale; its neighbours stay as they are.
+void test_rounding_of_nan(const Kernels& kernels) {
+  for (const size_t place : {32u, 40u, 63u}) {
+    Floats x(96, 2.0f), scale(3);
+    x[place] = std::numeric_limits<float>::quiet_NaN();
+    std::vector<int8_t> q(96);
+    std::vector<int32_t> sum(3);
+    kernels.linear->round_activations(x.data(), 96, 96, 0, 1, {q.data(), scale.data(), sum.data(), 96, 3});
+    for (const size_t block : {0u, 2u}) {
+      expect(scale[block] == 2.0f / 127.0f && sum[block] == 32 * 127 && q[32 * block + 31] == 127,
+             std::string(kernels.isa) + " rounds a block beside a NaN");
+    }
+    expect(scale[1] != scale[1], std::string(kernels.isa) + " rounds a NaN at " + std::to_string(place));
+  }
+}
+
 // The same numbers at other places and among others give the same bits.
 void test_places(const Kernels& kernels) {
   const Floats x = random_floats(67, 3.0f, 1), up = random_floats(67, 1.0f, 2);
@@ -279,6 +295,7 @@ int main() {
   for (const qeff::Kernels& kernels : all) {
     qeff::test_accuracy(kernels);
     qeff::test_special_numbers(kernels);
+    qeff::test_rounding_of_nan(kernels);
     qeff::test_places(kernels);
     qeff::test_norms(kernels);
     qeff::test_rope(kernels);

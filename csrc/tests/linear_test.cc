@@ -165,7 +165,16 @@ double float_element(int code, int exponent_bits, int mantissa_bits) {
                                          : std::ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
   return (code >> (exponent_bits + mantissa_bits)) & 1 ? -magnitude : magnitude;
 }
-constexpr int kBases[16] = {0, 1, 2, 3, 16, 18, 32, 48, -64, -48, -32, -30, -16, -15, -14, -13};
+// Eight times an E2M3 element.
+int eightfold_element(const uint8_t* codes, int k, int row) {
+  constexpr int kWhole[8] = {-64, -32, 0, 32, -30, 2, -15, -13};
+  constexpr int kSplit[16] = {0, 1, 2, 3, 16, 18, 32, 48, -64, -48, -32, -30, -16, -15, -14, -13};
+  constexpr int kPlane[8] = {0, 3, 2, 5, 1, 4, 2, 5};
+  const int g = k / 4, at = row * 4 + k % 4;
+  const int byte = codes[64 * kPlane[g] + at];
+  if (g % 4 < 2) return kWhole[byte % 4 + (byte & 16) / 4] + 4 * (byte / 32);
+  return kSplit[g < 4 ? byte % 16 : byte / 16] + (codes[64 * kPlane[g - 2] + at] & 12);
+}
 
 struct Weight {
   int code;                // whole number, the offset applied
@@ -216,12 +225,10 @@ Weight weight_at(const Matrix& matrix, int64_t row64, int64_t col) {
       w.d = static_cast<float>(std::ldexp(1, u[row] - 128));
       w.code = static_cast<int>(2 * float_element(nibble(u + 16, k, row), 2, 1));
       break;
-    case WeightFormat::kMXFP6: {
-      const int code = six_bits(u + 16, k, row);
+    case WeightFormat::kMXFP6:
       w.d = static_cast<float>(std::ldexp(1, u[row] - 130));
-      w.code = kBases[code % 16] + 4 * (code / 16);
+      w.code = eightfold_element(u + 16, k, row);
       break;
-    }
     case WeightFormat::kQ4_K: {
       const uint8_t* block = u + 64 + k / 32 * 288;
       w.d = half(2 * row) * static_cast<float>(block[row]);
@@ -462,45 +469,57 @@ void test_rounding(Random& random) {
   }
 }
 
+// One of 64 whole codes into column 0, or one of 64 split codes, with zero before it, into column 8.
+void put_e2m3(uint8_t* codes, int row, int code) {
+  const int base = code < 64 ? code % 4 + code / 4 % 2 * 16 : 2;
+  const int steps = code < 64 ? code / 8 * 32 : code / 16 % 4 * 4;
+  codes[4 * row] = static_cast<uint8_t>(base + steps);
+  codes[64 * 2 + 4 * row] = static_cast<uint8_t>(code < 64 ? 0 : code % 16);
+}
+
 // Every element of the MX formats by its OCP definition, with the smallest and the largest scales.
 void test_elements() {
-  bool seen[256] = {};
-  for (int code = 0; code < 64; ++code) {
-    if (code != 8) seen[128 + kBases[code % 16] + 4 * (code / 16)] = true;
+  bool seen[2][256] = {};
+  for (int code = 0; code < 128; ++code) {
+    uint8_t codes[384] = {};
+    put_e2m3(codes, 0, code);
+    seen[code / 64][128 + eightfold_element(codes, code < 64 ? 0 : 8, 0)] = true;
   }
   for (int code = 0; code < 64; ++code) {
-    CHECK(seen[128 + static_cast<int>(8 * float_element(code, 2, 3))], "E2M3 element %d has no code", code);
+    const int eightfold = static_cast<int>(8 * float_element(code, 2, 3));
+    CHECK(seen[0][128 + eightfold] && seen[1][128 + eightfold], "E2M3 element %d has no code", code);
   }
   for (const WeightFormat format : {WeightFormat::kMXFP4, WeightFormat::kMXFP6, WeightFormat::kMXFP8}) {
     const Format& f = kFormats[static_cast<int>(format)];
-    const int num_codes = format == WeightFormat::kMXFP4 ? 16 : format == WeightFormat::kMXFP6 ? 64 : 256;
+    const int num_codes = format == WeightFormat::kMXFP4 ? 16 : format == WeightFormat::kMXFP6 ? 128 : 256;
     for (const int e : {0, 1, 2, 3, 127, 200, 247, 254}) {
       Matrix matrix{f, 16, 32, f.unit_bytes, Buffer<uint8_t>(f.unit_bytes)};
       for (int first = 0; first < num_codes; first += 16) {
         uint8_t* p = matrix.panels.data();
         std::memset(p, 0, static_cast<size_t>(f.unit_bytes));
         std::memset(p, e, 16);
-        for (int row = 0; row < 16; ++row) {  // the code in column 0
-          const int v = row * 4, code = first + row;
+        for (int row = 0; row < 16; ++row) {  // the code in column 0, or a split one in column 8
+          const int code = first + row;
           if (format == WeightFormat::kMXFP8) p[16 + row] = static_cast<uint8_t>(code);
-          if (format != WeightFormat::kMXFP8) p[16 + v] = static_cast<uint8_t>(code % 16);
-          if (format == WeightFormat::kMXFP6) p[16 + 256 + v] = static_cast<uint8_t>(code / 16);
+          if (format == WeightFormat::kMXFP4) p[16 + 4 * row] = static_cast<uint8_t>(code);
+          if (format == WeightFormat::kMXFP6) put_e2m3(p + 16, row, code);
         }
-        float x[32] = {127.0f / 64, 0};
+        float x[32] = {127.0f / 64, 0, 0, 0, 0, 0, 0, 0, 127.0f / 64};
         Rounded rounded(1, 32);
         Buffer<uint8_t> scratch(qeff::kLinearScratchBytes);
         for (const Isa& isa : all_isas()) {
           isa.kernels->round_activations(x, 32, 32, 0, 1, rounded.view());
-          float y[32];
-          const int32_t index[2] = {0, 0};
-          for (const int64_t num_tokens : {1, 2}) {
+          constexpr int kMost = 11;  // a whole tile of tokens and more
+          float y[16 * kMost];
+          const int32_t index[kMost] = {};
+          for (const int64_t num_tokens : {1, 2, 8, kMost}) {
             LinearArgs args{format, p, 16, 32, num_tokens, x, 32, rounded.view(), nullptr, y, 16, index};
             isa.kernels->linear(args, 0, 1, scratch.data());
-            for (int row = 0; row < 16; ++row) {
+            for (int i = 0; i < 16 * num_tokens; ++i) {
               double plain, size;
-              const float want = model(matrix, row, x, rounded, 0, &plain, &size);
-              CHECK(y[row] == want || (std::isnan(want) && std::isnan(y[row])),
-                    "%s %s code %d scale %d: %.9g, not %.9g", isa.name, f.name, first + row, e, y[row], want);
+              const float want = model(matrix, i % 16, x, rounded, 0, &plain, &size);
+              CHECK(y[i] == want || (std::isnan(want) && std::isnan(y[i])), "%s %s code %d scale %d: %.9g, not %.9g",
+                    isa.name, f.name, first + i % 16, e, y[i], want);
             }
           }
         }
@@ -542,9 +561,11 @@ int main() {
       }
       if (i >= 3) test_batches(m, i == 3 ? 250 : 20, random);
     }
-    // Long rows: several stretches of scratch on both paths.
+    // Long rows: several stretches of scratch on all paths.
     const Matrix m = random_matrix(format, 18, 35072, random);
     for (const int64_t num_tokens : {1, 2, 4, 5}) test_products(m, num_tokens, false, true, random);
+    const Matrix wide = random_matrix(format, 18, 3328, random);
+    test_products(wide, 43, true, false, random);
     const Matrix none = random_matrix(format, 5, 0, random);
     test_products(none, 1, false, true, random);
     test_products(none, 6, false, true, random);

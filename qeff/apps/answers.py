@@ -11,15 +11,19 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qeff.apps.opening import Setup, open_engine
 from qeff.apps.results import CloudAI100ExecInfo, PerfMetrics
 from qeff.container import Container
 from qeff.core.errors import OptionTypeError, RequestError
-from qeff.generate import Engine, Request, Result, SamplingParams, Text
-from qeff.runtime import open_session
+from qeff.generate import Constraint, Delta, Request, Result, SamplingParams, Text
+from qeff.generate.outputs import combine
+
+if TYPE_CHECKING:
+    from qeff.generate.speculation.governor import SpeculationStats
 
 Listener = Callable[[int, str, bool], None]  # which prompt, what was added, whether it was the last
 
@@ -35,10 +39,21 @@ class Answers:
     results: tuple[Result, ...]
     total_s: float
     batch_size: int
+    speculation: SpeculationStats | None = None  # of the engine, since it was opened
+
+    @property
+    def outputs(self) -> list[Result]:
+        """Every output: for each prompt its result and the alternatives to it."""
+        return [one for result in self.results for one in (result, *result.alternatives)]
 
     @property
     def num_tokens(self) -> int:
-        return sum(len(result.token_ids) for result in self.results)
+        return sum(len(output.token_ids) for output in self.outputs)
+
+    @property
+    def num_reused_tokens(self) -> int:
+        """Tokens of prompts that were in the cache already."""
+        return sum(output.num_cached_tokens for output in self.outputs)
 
     @property
     def ttft_s(self) -> float:
@@ -48,7 +63,7 @@ class Answers:
     @property
     def decode_tokens_per_s(self) -> float:
         """Decoded tokens per second of one sequence, mean over the prompts that decoded any."""
-        return _mean([r.decode_tokens_per_s for r in self.results if len(r.token_ids) > 1])
+        return _mean([r.decode_tokens_per_s for r in self.outputs if len(r.token_ids) > 1])
 
     def metrics(self) -> PerfMetrics:
         """The same in QEfficient's terms."""
@@ -65,11 +80,15 @@ class Answerer:
     """An opened container and its engine; close it when done."""
 
     def __init__(
-        self, container: Container, *, threads: int | None = None, text: Text | None = None
+        self,
+        container: Container,
+        *,
+        setup: Setup | None = None,
+        text: Text | None = None,
     ) -> None:
         self.container = container
         self.text = text or Text.from_container(container)
-        self.engine = Engine(open_session(container, threads=threads), self.text)
+        self.engine = open_engine(container, self.text, setup or Setup())
 
     def close(self) -> None:
         """Give memory and threads back."""
@@ -93,30 +112,49 @@ class Answerer:
         prompts: Sequence[Sequence[int]],
         params: Sequence[SamplingParams],
         listen: Listener = deaf,
+        constraint: Constraint | None = None,
     ) -> Answers:
         """Answer every prompt, as many side by side as the container was compiled for."""
         if not prompts:
             raise RequestError("there is no prompt", "give at least one")
         began = time.perf_counter()
-        requests = [Request(tuple(ids), how) for ids, how in zip(prompts, params, strict=True)]
-        order = {request.id: i for i, request in enumerate(requests)}
-        results: dict[int, Result] = {}
+        requests = [
+            Request(tuple(ids), how, constraint=constraint)
+            for ids, how in zip(prompts, params, strict=True)
+        ]
         try:
             for request in requests:
                 self.engine.add(request)
-            while self.engine.has_work:
-                for delta in self.engine.step():
-                    listen(order[delta.request_id], delta.text, delta.result is not None)
-                    if delta.result is not None:
-                        results[order[delta.request_id]] = delta.result
+            results = self._follow(requests, listen)
         finally:
             for request in requests:
                 self.engine.cancel(request.id)
         return Answers(
-            results=tuple(results[i] for i in range(len(requests))),
+            results=tuple(results[request.id] for request in requests),
             total_s=time.perf_counter() - began,
             batch_size=self.container.manifest.options.max_batch,
+            speculation=self.engine.stats.speculation,
         )
+
+    def _follow(self, requests: Sequence[Request], listen: Listener) -> dict[str, Result]:
+        """Run until all of these are done; other requests of the engine go on beside them."""
+        places = {request.id: place for place, request in enumerate(requests)}
+        outputs: dict[str, list[Result]] = {request.id: [] for request in requests}
+        results: dict[str, Result] = {}
+        while len(results) < len(requests):
+            for delta in self.engine.step():
+                place = places[delta.request_id]
+                params = requests[place].params
+                if delta.result is not None:
+                    outputs[delta.request_id].append(_sound(delta))
+                    if not self.engine.is_running(delta.request_id):
+                        results[delta.request_id] = combine(outputs[delta.request_id], params.n)
+                result = results.get(delta.request_id)
+                if params.num_choices == 1:
+                    listen(place, delta.text, result is not None)
+                elif result is not None:
+                    listen(place, numbered(result), True)
+        return results
 
     def exec_info(self, answers: Answers) -> CloudAI100ExecInfo:
         """QEfficient's result: texts, and ids padded to one width."""
@@ -134,6 +172,12 @@ class Answerer:
             generated_ids=ids,
             perf_metrics=answers.metrics(),
         )
+
+
+def numbered(result: Result) -> str:
+    """The text of a result that has alternatives, each under its number."""
+    texts = [output.text for output in (result, *result.alternatives)]
+    return "\n\n".join(f"({number}) {text}" for number, text in enumerate(texts, 1))
 
 
 def text_of_tokenizer(tokenizer: Any, container: Container) -> Text:
@@ -162,6 +206,14 @@ def text_of_tokenizer(tokenizer: Any, container: Container) -> Text:
             "tokenizer_config.json": json.dumps(config).encode(),
         }
     )
+
+
+def _sound(delta: Delta) -> Result:
+    """The result that a delta brings; raises where it says that no token could be chosen."""
+    assert delta.result is not None, "only last deltas are asked"
+    if delta.result.error is not None:
+        raise delta.result.error
+    return delta.result
 
 
 def _mean(values: Sequence[float]) -> float:

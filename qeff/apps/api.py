@@ -7,7 +7,10 @@ traced before that is needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +18,13 @@ from qeff.apps import combinations, vendor
 from qeff.apps.exported import compile_onnx, export_onnx
 from qeff.apps.pipeline import build, cached_container
 from qeff.core.errors import OptionNotSupported, OptionTypeError
-from qeff.core.options import CompileOptions, ExportOptions
-from qeff.core.progress import log
+from qeff.core.options import CompileOptions, ExportOptions, TextFile
 from qeff.sources import Location, locate, open_source
 
 if TYPE_CHECKING:
-    from qeff.apps.answers import Answerer
+    from qeff.apps.kept import Kept, Opening
     from qeff.apps.results import CloudAI100ExecInfo
-    from qeff.generate import SamplingParams
+    from qeff.generate import Constraint, Delta, Result, SamplingParams, SpeculationConfig
 
 
 _PARAMETERS = (
@@ -30,6 +32,8 @@ _PARAMETERS = (
     "precision",
     "kv_precision",
     "precision_overrides",
+    "calibration",
+    "calibration_file",
     "prefill_seq_len",
     "ctx_len",
     "batch_size",
@@ -46,8 +50,9 @@ class QEFFAutoModelForCausalLM:
 
     ``compile`` takes, besides QEfficient's parameters: ``target``, the native engine ("cpu") unless
     told; ``precision`` of the weight matrices, where "auto" keeps packed ones as they are;
-    ``precision_overrides``, a precision for each pattern of weight names; and ``kv_precision`` of
-    the cache. The words are those of the command line.
+    ``precision_overrides``, a precision for each pattern of weight names; ``calibration`` and
+    ``calibration_file``, how coarse matrices are rounded; and ``kv_precision`` of the cache. The
+    words are those of the command line.
     """
 
     def __init__(
@@ -69,8 +74,9 @@ class QEFFAutoModelForCausalLM:
             self._location = keep_model(model)
         self.onnx_path: Path | None = None
         self.qpc_path: Path | None = None
-        self._answerer: Answerer | None = None
-        self._tokenizer: Any = None
+        self.num_speculative_tokens: int | None = None  # of the last compile; a default
+        self._opened: Kept | None = None
+        self._results: tuple[Result, ...] = ()
 
     @classmethod
     def from_pretrained(
@@ -160,6 +166,8 @@ class QEFFAutoModelForCausalLM:
         precision: str | None = None,
         kv_precision: str | None = None,
         precision_overrides: Mapping[str, str] | None = None,
+        calibration: str = "auto",
+        calibration_file: str | Path | None = None,
         prefill_seq_len: int = 32,
         ctx_len: int = 128,
         batch_size: int = 1,
@@ -169,6 +177,7 @@ class QEFFAutoModelForCausalLM:
         mxfp6_matmul: bool = False,
         mxint8_kv_cache: bool = False,
         num_speculative_tokens: int | Sequence[int] | None = None,
+        comp_ctx_lengths_prefill: Sequence[int] | None = None,
         comp_ctx_lengths_decode: Sequence[int] | None = None,
         prefill_only: bool | None = None,
         kv_cache_prefix: str | None = None,
@@ -177,7 +186,7 @@ class QEFFAutoModelForCausalLM:
         """Compile for a target and return the container's path; nothing is made twice."""
         shape = combinations.Shape(
             self.continuous_batching,
-            self.qaic_config,
+            combinations.with_ccl(self.qaic_config, compiler_options),
             prefill_seq_len,
             full_batch_size,
             kv_cache_batch_size,
@@ -185,29 +194,27 @@ class QEFFAutoModelForCausalLM:
             comp_ctx_lengths_decode,
             prefill_only,
             kv_cache_prefix,
+            comp_ctx_lengths_prefill,
+            ctx_len,
         )
-        combinations.check_compile(shape)
-        mxfp6 = compiler_options.pop("mxfp6", False) or mxfp6_matmul
-        mxint8 = compiler_options.pop("mxint8", False) or mxint8_kv_cache
+        mxfp6 = "mxfp6" if compiler_options.pop("mxfp6", False) or mxfp6_matmul else None
+        mxint8 = "mxint8" if compiler_options.pop("mxint8", False) or mxint8_kv_cache else None
         given = vendor.given_options(compiler_options, _PARAMETERS) | shape.vendor_options()
-        chosen = vendor.choose_target(target, given)
-        if note := vendor.card_note(target, chosen, given):
-            log.warning(note)
         options = CompileOptions(
-            target=chosen,
-            precision=combinations.same(precision, "mxfp6" if mxfp6 else None, "precision"),
-            kv_precision=combinations.same(
-                kv_precision, "mxint8" if mxint8 else None, "kv_precision"
-            ),
+            **vendor.target_options(target, given),
+            precision=combinations.same(precision, mxfp6, "precision"),
+            kv_precision=combinations.same(kv_precision, mxint8, "kv_precision"),
             precision_overrides=tuple((precision_overrides or {}).items()),
+            calibration=calibration,
+            calibration_file=None if calibration_file is None else TextFile.read(calibration_file),
             prefill_seq_len=prefill_seq_len,
             ctx_len=ctx_len,
             batch_size=batch_size,
             full_batch_size=full_batch_size if self.continuous_batching else None,
             kv_cache_batch_size=kv_cache_batch_size,
             num_devices=num_devices,
-            vendor=vendor.for_target(chosen, given),
         )
+        self.num_speculative_tokens = shape.most_speculative_tokens
         return self._compile(options, onnx_path, compile_dir)
 
     def generate(
@@ -220,9 +227,15 @@ class QEFFAutoModelForCausalLM:
         generation_len: int | None = None,
         stream: bool = True,
         sampling_params: SamplingParams | Mapping[str, Any] | None = None,
+        speculation: SpeculationConfig | str | None = None,
+        draft_model: QEFFAutoModelForCausalLM | str | Path | None = None,
+        constraint: Constraint | None = None,
         **options: Any,
     ) -> CloudAI100ExecInfo:
         """Answer every prompt; greedy unless sampling is asked for.
+
+        Successive calls share one engine and what it has computed of equal beginnings. One text
+        for each prompt is returned; ``results`` has the others of ``n``, and log-probabilities.
 
         Args:
             tokenizer: A fast tokenizer of transformers; None uses the container's own.
@@ -232,6 +245,9 @@ class QEFFAutoModelForCausalLM:
             generation_len: Most tokens for each prompt; None goes on until the context is full.
             stream: Write the text to stdout as it is made.
             sampling_params: How tokens are chosen: for all prompts, or a list of values for each.
+            speculation: Guess tokens ahead: "prompt_lookup", "lookahead", "draft", or a config.
+            draft_model: A compiled model, or its container, that guesses; implies "draft".
+            constraint: What every answer must fit.
             options: Single sampling settings by name (``temperature=0.7``), and what QEfficient
                 takes besides.
         """
@@ -241,16 +257,83 @@ class QEFFAutoModelForCausalLM:
 
         if not runtime_ai100:
             raise OptionNotSupported("runtime_ai100=False is not offered", "compile, then generate")
-        if self.qpc_path is None:
-            raise OptionTypeError("generate needs a compiled model", "call compile first")
+        opening = self._opening(tokenizer, speculation, draft_model)
         if not prompts:
             raise OptionTypeError("generate needs prompts", 'such as prompts=["My name is"]')
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         params = params_for(len(texts), sampling_params, options, generation_len)
-        answerer = self._opened(tokenizer)
+        answerer = self._kept().answerer(opening)
         ids = [answerer.encode(text) for text in texts]
-        answers = answerer.run(ids, params, InOrder(texts) if stream else deaf)
+        answers = answerer.run(ids, params, InOrder(texts) if stream else deaf, constraint)
+        self._results = answers.results
         return answerer.exec_info(answers)
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """All that the last ``generate`` gave, for each prompt: log-probabilities, alternatives."""
+        return self._results
+
+    def stream(
+        self,
+        prompt: str,
+        tokenizer: Any = None,
+        *,
+        generation_len: int | None = None,
+        sampling_params: SamplingParams | Mapping[str, Any] | None = None,
+        speculation: SpeculationConfig | str | None = None,
+        draft_model: QEFFAutoModelForCausalLM | str | Path | None = None,
+        constraint: Constraint | None = None,
+        **options: Any,
+    ) -> Iterator[Delta]:
+        """Answer one prompt piece by piece; giving the iterator up ends the answer.
+
+        The parameters are those of ``generate``. A piece has the ``text`` that was added, and the
+        last one the whole ``result``. Several may be read beside each other.
+        """
+        from qeff.apps.sampling import params_for
+        from qeff.generate import Request
+
+        opening = self._opening(tokenizer, speculation, draft_model)
+        (params,) = params_for(1, sampling_params, options, generation_len)
+        answerer = self._kept().answerer(opening)
+        ids = tuple(answerer.encode(prompt))
+        return answerer.engine.stream(Request(ids, params, constraint=constraint))
+
+    async def astream(
+        self,
+        prompt: str,
+        tokenizer: Any = None,
+        *,
+        generation_len: int | None = None,
+        sampling_params: SamplingParams | Mapping[str, Any] | None = None,
+        speculation: SpeculationConfig | str | None = None,
+        draft_model: QEFFAutoModelForCausalLM | str | Path | None = None,
+        constraint: Constraint | None = None,
+        **options: Any,
+    ) -> AsyncIterator[Delta]:
+        """``stream`` for an event loop: the engine runs in a thread until ``close``."""
+        from qeff.apps.sampling import params_for
+        from qeff.generate import Request
+
+        opening = self._opening(tokenizer, speculation, draft_model)
+        (params,) = params_for(1, sampling_params, options, generation_len)
+        kept = self._kept()
+        engine, answerer = await asyncio.to_thread(kept.in_thread, opening)
+        try:
+            ids = tuple(answerer.encode(prompt))
+            request = Request(ids, params, constraint=constraint)
+            async with aclosing(engine.stream(request)) as pieces:  # type: ignore[type-var]
+                async for piece in pieces:
+                    if piece.result is not None and piece.result.error is not None:
+                        raise piece.result.error
+                    yield piece
+        finally:
+            kept.release()
+
+    def close(self) -> None:
+        """Give back the memory and the threads of the engine; the next call opens it again."""
+        if self._opened is not None:
+            self._opened.close()
 
     def _export_options(self) -> ExportOptions:
         return ExportOptions(
@@ -261,7 +344,7 @@ class QEFFAutoModelForCausalLM:
     def _compile(
         self, options: CompileOptions, onnx_path: str | Path | None, compile_dir: str | Path | None
     ) -> str:
-        self._close()
+        self.close()
         export_options = self._export_options()
         out = None
         if compile_dir is not None:
@@ -273,20 +356,20 @@ class QEFFAutoModelForCausalLM:
             self.qpc_path = build(self._location, export_options, options, out=out)
         return str(self.qpc_path)
 
-    def _opened(self, tokenizer: Any) -> Answerer:
-        """The engine of the container, kept open while the tokenizer is the same."""
-        from qeff.apps.answers import Answerer, text_of_tokenizer
-        from qeff.container import Container
+    def _opening(self, tokenizer: Any, speculation: Any, draft_model: Any) -> Opening:
+        """What the engine is opened from; says what is wrong before it is."""
+        from qeff.apps.kept import Opening
+        from qeff.apps.speculating import speculating_setup
 
-        if self._answerer is None or self._tokenizer is not tokenizer:
-            self._close()
-            assert self.qpc_path is not None, "generate checks that there is a container"
-            container = Container.open(self.qpc_path)
-            text = None if tokenizer is None else text_of_tokenizer(tokenizer, container)
-            self._answerer, self._tokenizer = Answerer(container, text=text), tokenizer
-        return self._answerer
+        if self.qpc_path is None:
+            raise OptionTypeError("generate needs a compiled model", "call compile first")
+        setup = speculating_setup(speculation, draft_model, self.num_speculative_tokens)
+        return Opening(Path(self.qpc_path), tokenizer, setup)
 
-    def _close(self) -> None:
-        if self._answerer is not None:
-            self._answerer.close()
-            self._answerer = None
+    def _kept(self) -> Kept:
+        from qeff.apps.kept import Kept
+
+        if self._opened is None:
+            self._opened = Kept()
+            weakref.finalize(self, self._opened.close)
+        return self._opened

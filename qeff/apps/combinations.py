@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from qeff.core.errors import OptionNotSupported, OptionTypeError, OptionValueError, nearest
@@ -45,7 +46,10 @@ LOADING = (
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The parameters of ``compile`` that depend on each other."""
+    """The parameters of ``compile`` that depend on each other; checked when they are put together.
+
+    Raises what QEfficient documents for a combination that it refuses.
+    """
 
     continuous_batching: bool
     qaic_config: Mapping[str, Any]
@@ -56,30 +60,45 @@ class Shape:
     comp_ctx_lengths_decode: Sequence[int] | None
     prefill_only: bool | None
     kv_cache_prefix: str | None
+    comp_ctx_lengths_prefill: Sequence[int] | None = None
+    ctx_len: int = 128
+
+    def __post_init__(self) -> None:
+        _check_batching(self)
+        _check_speculation(self)
+        check_context_lengths(
+            self.ctx_len,
+            is_enabled=bool(self.qaic_config.get("ccl_enabled")),
+            comp_ctx_lengths_prefill=self.comp_ctx_lengths_prefill,
+            comp_ctx_lengths_decode=self.comp_ctx_lengths_decode,
+        )
+        prefix = self.kv_cache_prefix
+        if prefix is not None and not (isinstance(prefix, str) and prefix.isalnum()):
+            raise OptionValueError(f"kv_cache_prefix must be letters and digits, not {prefix!r}")
 
     @property
     def is_target_model(self) -> bool:
         return self.qaic_config.get("speculative_model_type") is not None
+
+    @property
+    def most_speculative_tokens(self) -> int | None:
+        """How many tokens a draft proposes at most, when this is a target model."""
+        asked = self.num_speculative_tokens
+        if not self.is_target_model or asked is None:
+            return None
+        return asked if isinstance(asked, int) else max(asked)
 
     def vendor_options(self) -> dict[str, Any]:
         """The part that only shapes a vendor's program."""
         names = (
             "num_speculative_tokens",
             "comp_ctx_lengths_decode",
+            "comp_ctx_lengths_prefill",
             "prefill_only",
             "kv_cache_prefix",
         )
         given = {name: getattr(self, name) for name in names}
         return {name: value for name, value in given.items() if value}
-
-
-def check_compile(shape: Shape) -> None:
-    """Raise for a combination that QEfficient documents as an error."""
-    _check_batching(shape)
-    _check_speculation(shape)
-    prefix = shape.kv_cache_prefix
-    if prefix is not None and not (isinstance(prefix, str) and prefix.isalnum()):
-        raise OptionValueError(f"kv_cache_prefix must be letters and digits, not {prefix!r}")
 
 
 def _check_batching(shape: Shape) -> None:
@@ -127,6 +146,31 @@ def _check_speculation(shape: Shape) -> None:
         raise OptionNotSupported(
             "a list of num_speculative_tokens does not go with comp_ctx_lengths_decode"
         )
+
+
+def check_context_lengths(
+    ctx_len: int, *, is_enabled: bool = False, **lists: Sequence[int] | None
+) -> None:
+    """Refuse lists of context lengths that make no sense; say once that they are not needed."""
+    given = {name: list(values) for name, values in lists.items() if values is not None}
+    for name, values in given.items():
+        if not values or any(isinstance(n, bool) or not isinstance(n, int) for n in values):
+            raise OptionTypeError(f"{name} must be whole numbers, not {values!r}")
+        if values[0] < 1 or any(b <= a for a, b in pairwise(values)):
+            raise OptionValueError(f"{name} must rise, from at least 1: {values!r}")
+        if isinstance(ctx_len, int) and values[-1] > ctx_len:
+            raise OptionValueError(f"{name} goes up to {values[-1]}, but ctx_len is {ctx_len}")
+    names = [*given, *(["ccl_enabled"] if is_enabled else [])]
+    if names:
+        log.warning(
+            "not needed here: %s; attention reads no more of the cache than is in use",
+            ", ".join(names),
+        )
+
+
+def with_ccl(config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with ``ccl_enabled``, which ``compile`` takes too."""
+    return {**config, **({"ccl_enabled": True} if options.get("ccl_enabled") else {})}
 
 
 def check_qaic_config(config: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -84,6 +84,7 @@ def compile_onnx(
     from qeff.apps.probe import make_probe
     from qeff.compile.compiler import compile_graph
     from qeff.export.artifact import Graph
+    from qeff.sources.location import RANDOM
 
     source = opened(location)
     graph, text_files = Graph.load(folder, source.tensors), source.text_files()
@@ -94,7 +95,7 @@ def compile_onnx(
         provenance=provenance,
         out=target,
         progress=progress,
-        probe=make_probe(text_files, graph.spec.vocab_size, options.ctx_len),
+        probe=make_probe(text_files, graph.spec, options, location.kind != RANDOM),
     )
 
 

@@ -46,6 +46,7 @@ def build(
 
     from qeff.apps.probe import make_probe
     from qeff.compile.compiler import compile_graph
+    from qeff.sources.location import RANDOM
 
     source = opened(location)
     graph = graph_of(source, location, export_options, progress)
@@ -57,7 +58,7 @@ def build(
         provenance=provenance,
         out=folder,
         progress=progress,
-        probe=make_probe(text_files, graph.spec.vocab_size, options.ctx_len),
+        probe=make_probe(text_files, graph.spec, options, location.kind != RANDOM),
     )
 
 

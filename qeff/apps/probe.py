@@ -1,25 +1,32 @@
-"""What a compiled container is tried on: a page of plain English, or random tokens without words.
+"""What a model is tried on while it is compiled: a page to measure it, a text to calibrate it.
 
-Opens the container as any user would and runs the text as one sequence. The numbers made of its
-logits go into the certificate.
+Opens the container as any user would and runs the page as one sequence; the numbers made of its
+logits go into the certificate. Calibration has a text of its own, of many kinds, or the user's. A
+model without words gets random tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 
+from qeff.compile.calibration import Calibration
 from qeff.compile.quality import Probe
 from qeff.container import Container
-from qeff.core.errors import QeffError
+from qeff.core.errors import OptionValueError, QeffError
+from qeff.core.options import CompileOptions
 from qeff.core.progress import log
+from qeff.core.spec import ModelSpec
 from qeff.generate import Text
 from qeff.runtime import open_session
 from qeff.runtime.session import Batch, Span
 
 MAX_TOKENS = 128
+CALIBRATION_TOKENS = 3072
+CALIBRATION_LEN = 512  # shorter sequences show a model less of what it does with long ones
 TEXT = """The lighthouse stood at the end of a long wall of stones. In winter waves came over the
 wall, and nobody could reach the door for days. The keeper did not mind. He had bread, oil and a
 shelf of books, and every evening he climbed the hundred and twelve steps to light the lamp. From
@@ -31,10 +38,57 @@ would be good for," said the keeper, "but I knew that it could not be counted af
 """
 
 
-def make_probe(text_files: Mapping[str, bytes], vocab_size: int, ctx_len: int) -> Probe:
-    """The tokens that fit a model, and the way to run them."""
-    tokens, name = _tokens(text_files, vocab_size)
-    return Probe(tokens[:ctx_len], name, run_sequence)
+def make_probe(
+    text_files: Mapping[str, bytes],
+    spec: ModelSpec,
+    options: CompileOptions,
+    is_calibrated: bool = True,
+) -> Probe:
+    """The tokens that fit a model, and the way to run them.
+
+    ``is_calibrated`` False leaves the calibration out, for weights that mean nothing.
+    """
+    tokens, name = _tokens(text_files, spec.vocab_size, TEXT, "a page of English", MAX_TOKENS)
+    calibration = _calibration(text_files, spec, options) if is_calibrated else None
+    return Probe(tokens[: options.ctx_len], name, run_sequence, calibration)
+
+
+def _calibration(
+    text_files: Mapping[str, bytes], spec: ModelSpec, options: CompileOptions
+) -> Calibration:
+    """Sequences of equal length, each with the beginning of text where the tokenizer has one."""
+    file = options.calibration_file
+    text = files("qeff.apps").joinpath("calibration.txt").read_text("utf-8")
+    name = "pages of many kinds"
+    if file is not None:
+        assert file.path is not None, "a file that is to be read has a path"
+        text, name = _read(file.path), f"a text of the user's, sha256 {file.sha256[:16]}"
+    tokens, name = _tokens(text_files, spec.vocab_size, text, name, CALIBRATION_TOKENS)
+    length = min(CALIBRATION_LEN, spec.max_positions or CALIBRATION_LEN, len(tokens))
+    sequences = tokens[: len(tokens) // length * length].reshape(-1, length).copy()
+    if "tokenizer.json" in text_files and _begins_with(text_files, int(tokens[0])):
+        sequences[:, 0] = tokens[0]
+    return Calibration(sequences, name)
+
+
+def _read(path: Path) -> str:
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionValueError(
+            f"{path} cannot be read as text: {error}", "--calibration-file takes UTF-8 text"
+        ) from error
+    if not text.strip():
+        raise OptionValueError(f"{path} holds no text", "a few pages are enough")
+    return text
+
+
+def _begins_with(text_files: Mapping[str, bytes], token: int) -> bool:
+    """Whether the tokenizer puts this token before every text."""
+    try:
+        return Text(text_files).encode("")[:1] == [token]
+    except QeffError:
+        return False
 
 
 def run_sequence(folder: Path, tokens: np.ndarray) -> np.ndarray:
@@ -59,14 +113,17 @@ def run_sequence(folder: Path, tokens: np.ndarray) -> np.ndarray:
         session.close()
 
 
-def _tokens(text_files: Mapping[str, bytes], vocab_size: int) -> tuple[np.ndarray, str]:
+def _tokens(
+    text_files: Mapping[str, bytes], vocab_size: int, text: str, name: str, count: int
+) -> tuple[np.ndarray, str]:
+    """The first tokens of a text and its name, or random ones."""
     if "tokenizer.json" in text_files:
         try:
-            ids = np.asarray(Text(text_files).encode(TEXT), np.int64)[:MAX_TOKENS]
+            ids = np.asarray(Text(text_files).encode(text), np.int64)[:count]
         except QeffError as error:
             log.warning("the container is tried on random tokens: %s", error.what)
             ids = np.empty(0, np.int64)
         if len(ids) and ids.max() < vocab_size:
-            return ids, "a page of English"
-    draws = np.random.default_rng(7)
-    return draws.integers(0, vocab_size, MAX_TOKENS), "random tokens"
+            return ids, name
+    draws = np.random.default_rng(count)
+    return draws.integers(0, vocab_size, count), "random tokens"

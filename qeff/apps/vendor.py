@@ -16,6 +16,7 @@ from qeff.compile.targets import available_targets
 from qeff.core.env import qnn_sdk_root
 from qeff.core.errors import CompileError, OptionTypeError, nearest, unknown_name
 from qeff.core.options import TARGETS, CompileOptions
+from qeff.core.progress import log
 
 CARD_SDK = Path("/opt/qti-aic")  # where the vendor's installer puts it; there is no variable for it
 
@@ -43,15 +44,21 @@ COMPILER_OPTIONS = {
     "user_tiled": "tiling given by the user",
 }
 
+# Options that shape a card's program and have their own meaning, or none to speak of, elsewhere:
+# giving one of them does not ask for the card.
+NEUTRAL_OPTIONS = {
+    "comp_ctx_lengths_decode": "context lengths to specialise decode for",
+    "comp_ctx_lengths_prefill": "context lengths to specialise prefill for",
+    "num_speculative_tokens": "tokens verified in one step",
+}
+
 # Options of QEfficient's classes that shape the card's program. The program here takes any number
 # of tokens of any sequence at any length, so that they change nothing on other targets.
 SHAPE_OPTIONS = {
-    "comp_ctx_lengths_decode": "context lengths to specialise decode for",
-    "comp_ctx_lengths_prefill": "context lengths to specialise prefill for",
+    **NEUTRAL_OPTIONS,
     "enable_chunking": "prefill in chunks",
     "kv_cache_prefix": "prefix of the cache names",
     "moe_prefill_packed_chunk_size": "tokens per packed expert chunk",
-    "num_speculative_tokens": "tokens verified in one step",
     "prefill_only": "no decode program",
     "retain_full_kv": "keep the whole cache of windowed layers",
 }
@@ -89,7 +96,7 @@ def given_options(options: Mapping[str, Any], parameters: Iterable[str] = ()) ->
 def choose_target(asked: str | None, vendor: Mapping[str, Any]) -> str:
     """The target to compile for: the one asked for, else the card's when it is there."""
     default = CompileOptions().target
-    wanted = asked or (_meant_by(vendor) if vendor else default)
+    wanted = asked or (_meant_by(vendor) if for_card(vendor) else default)
     if wanted == default or (asked is None and missing(wanted) is not None):
         return default
     if wanted in available_targets():
@@ -106,12 +113,25 @@ def choose_target(asked: str | None, vendor: Mapping[str, Any]) -> str:
 
 def card_note(asked: str | None, target: str, meant: Mapping[str, Any]) -> str | None:
     """One line that says why a command meant for the card runs on the cpu; None when it is not."""
-    if asked is not None or not meant or target in _NEEDS:
+    if asked is not None or not for_card(meant) or target in _NEEDS:
         return None
     wanted = _meant_by(meant)
     why = missing(wanted) or f"this release has no target {wanted}"
-    names = ", ".join("--" + name.replace("_", "-") for name in meant)
+    names = ", ".join("--" + name.replace("_", "-") for name in for_card(meant))
     return f"running on cpu (target {target}): {why}; {names} only matter to {wanted}"
+
+
+def target_options(asked: str | None, vendor: Mapping[str, Any]) -> dict[str, Any]:
+    """``target`` and ``vendor`` of the compile options; a warning says when it is not the card."""
+    target = choose_target(asked, vendor)
+    if note := card_note(asked, target, vendor):
+        log.warning(note)
+    return {"target": target, "vendor": for_target(target, vendor)}
+
+
+def for_card(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those options that nobody gives who does not mean a card."""
+    return {name: value for name, value in options.items() if name not in NEUTRAL_OPTIONS}
 
 
 def for_target(target: str, vendor: Mapping[str, Any]) -> dict[str, Any]:

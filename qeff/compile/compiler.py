@@ -36,11 +36,12 @@ def compile_graph(
 ) -> Path:
     """Write the container for a graph at ``out`` and return its path.
 
-    With a ``probe`` the certificate says how far the container's logits are from the graph's.
+    With a ``probe`` coarse matrices are rounded for the activations of its calibration text, and
+    the certificate says how far the container's logits are from the graph's.
     """
     # 1. What the target makes of the graph: files, and promises of weights.
     progress(Event("lower", unit="stage"))
-    section = SectionWriter()
+    section = SectionWriter(None if probe is None else probe.calibration)
     find_lowering(options.target)(graph, options, section)
 
     with ContainerWriter(out) as writer:

@@ -19,6 +19,7 @@ from qeff.core.errors import CompileError
 from qeff.core.options import CompileOptions
 
 if TYPE_CHECKING:
+    from qeff.compile.calibration import Calibration
     from qeff.export.artifact import Graph
 
 
@@ -26,10 +27,11 @@ class SectionWriter:
     """What a back-end puts into a container; nothing is written before ``lower`` has returned.
 
     ``precision`` tells the number format of each weight class; ``inputs`` and ``outputs`` the
-    border of the program.
+    border of the program. ``calibration`` is what a back-end may try the float model on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, calibration: Calibration | None = None) -> None:
+        self.calibration = calibration
         self.files: dict[str, bytes] = {}
         self.groups: list[WeightGroup] = []
         self.precision: dict[str, str] = {}
@@ -81,11 +83,16 @@ class Lower(Protocol):
 
 
 def refuse_overrides(options: CompileOptions) -> None:
-    """Raise for a target that has one precision for all matrices."""
+    """Raise for a target that has one precision for all matrices, and one way to round them."""
     if options.precision_overrides:
         raise CompileError(
             f"the target {options.target} has no precision for single weights",
             "leave the overrides out, or compile for the target cpu",
+        )
+    if options.calibration not in ("auto", "none") or options.calibration_file is not None:
+        raise CompileError(
+            f"the target {options.target} has no calibration",
+            "leave it out, or compile for the target cpu",
         )
 
 

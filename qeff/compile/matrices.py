@@ -30,7 +30,8 @@ class Stored:
     is_matrix: bool
     is_transposed: bool  # against the planned weight
     is_stack: bool  # one matrix for each expert
-    roles: set[str] = field(default_factory=set)  # linear, head, experts, embedding, other
+    # linear, value, head, experts, embedding, other
+    roles: set[str] = field(default_factory=set)
     uses: list[tuple[int, int]] = field(default_factory=list)  # places of op and input
 
     @property
@@ -44,6 +45,9 @@ class Stored:
 def split_weights(program: Program) -> list[Stored]:
     """Every entry, in the order of first use."""
     head, routers, by_token = _head(program), _routers(program), _made_of_tokens(program)
+    special = dict.fromkeys(_shared_values(program), "value")
+    if head is not None:
+        special[head] = "head"
     found: dict[tuple[int, bool, bool], Stored] = {}
     taken: set[str] = set()
     for place, op, slot, value in _weight_inputs(program):
@@ -62,7 +66,7 @@ def split_weights(program: Program) -> list[Stored]:
         if is_matrix:
             is_special = place in routers or (op.kind == "embed" and op.inputs[1] not in by_token)
             is_other = is_special or value.size < SMALL
-            entry.roles.add("other" if is_other else _role(op, place == head))
+            entry.roles.add("other" if is_other else _role(op, special.get(place)))
         else:
             entry.roles.add("other")
     return list(found.values())
@@ -106,9 +110,9 @@ def _upright(op: Op) -> dict[str, Any]:
     return attrs | {"transposed": False} if "transposed" in attrs else attrs
 
 
-def _role(op: Op, is_head: bool) -> str:
+def _role(op: Op, special: str | None) -> str:
     if op.kind == "linear":
-        return "head" if is_head else "linear"
+        return special or "linear"
     return "experts" if op.kind == "moe" else "embedding"
 
 
@@ -156,8 +160,35 @@ def _head(program: Program) -> int | None:
 
 def _routers(program: Program) -> set[int]:
     """The products that choose experts: a small error there changes which ones run."""
+    return _products_before(
+        program, [place for place, op in enumerate(program.ops) if op.kind == "topk"]
+    )
+
+
+def _shared_values(program: Program) -> set[int]:
+    """The products that make attention's values and nothing else, where query heads share them.
+
+    They are small, and an error in one is in the output of several heads.
+    """
     makers = _makers(program)
-    pending = [place for place, op in enumerate(program.ops) if op.kind == "topk"]
+    found: set[int] = set()
+    others: set[int] = set()
+    for op in program.ops:
+        if op.kind != "attention" or ABSENT in op.inputs[:3]:
+            continue
+        query, _, value = (math.prod(program.values[i].shape) for i in op.inputs[:3])
+        starts = [[makers[i]] if i in makers else [] for i in op.inputs[:3]]
+        made = _products_before(program, starts[2])
+        if 2 * value <= query and len(made) == 1:
+            found |= made
+        others |= _products_before(program, starts[0] + starts[1])
+    return found - others
+
+
+def _products_before(program: Program, pending: list[int]) -> set[int]:
+    """The nearest products that ops at these places depend on, themselves among them."""
+    makers = _makers(program)
+    pending = list(pending)
     seen: set[int] = set()
     found: set[int] = set()
     while pending:

@@ -1,8 +1,8 @@
 """Which number format each weight matrix gets: by its role, the precision asked for and overrides.
 
 The head and the embeddings keep eight bits where the products get fewer, since an error there moves
-every token's probability. Packed checkpoint tensors stay as they are unless a precision is named.
-Knows nothing of values.
+every token's probability, and so do values that query heads share where products get four. Packed
+checkpoint tensors stay as they are unless a precision is named. Knows no number of a weight.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ FORMAT_OF = {
 CONVERTED = "q8_0"  # what a packed format that no engine of ours runs becomes
 _COARSE = ("int4", "mxfp8", "mxfp6", "mxfp4")
 _KEPT_HIGHER = ("head", "embedding")
+_FOUR_BITS = ("int4", "mxfp4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,8 @@ def _asked(entry: Stored, is_packed: bool, options: CompileOptions) -> str:
         return "fp32"
     if options.precision in _COARSE and entry.roles & set(_KEPT_HIGHER):
         return "auto" if is_packed else "int8"
+    if options.precision in _FOUR_BITS and "value" in entry.roles and not is_packed:
+        return "int8"
     return options.precision
 
 

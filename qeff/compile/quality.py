@@ -21,6 +21,7 @@ from qeff.ops import Step
 from qeff.ops.interpreter import Interpreter
 
 if TYPE_CHECKING:
+    from qeff.compile.calibration import Calibration
     from qeff.export.artifact import Graph
 
 _DIGITS = 3  # more would depend on the machine that measured
@@ -29,11 +30,15 @@ _MAX_LOGITS = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Tokens to compare on, what they are, and how to get a container's logits [T, vocab]."""
+    """Tokens to compare on, what they are, and how to get a container's logits [T, vocab].
+
+    ``calibration`` is another text, for the quantisers, so that none is measured on its own.
+    """
 
     tokens: np.ndarray  # int64 [T], one sequence
     text: str  # what the tokens are, in a word
     run: Callable[[Path, np.ndarray], np.ndarray]
+    calibration: Calibration | None = None
 
 
 def measure(graph: Graph, container: Path, probe: Probe) -> dict[str, Any]:
@@ -53,7 +58,7 @@ def measure(graph: Graph, container: Path, probe: Probe) -> dict[str, Any]:
 def reference_logits(graph: Graph, tokens: np.ndarray) -> np.ndarray:
     """The logits [T, vocab] of one sequence in float32."""
     program, tensors = plan(graph)
-    interpreter = Interpreter(program, _Reading(tensors))
+    interpreter = Interpreter(program, Reading(tensors))
     num_tokens = len(tokens)
     interpreter.reserve(1, num_tokens)
     places = np.arange(num_tokens)
@@ -78,7 +83,7 @@ def _rounded(number: float) -> float:
     return float(f"{number:.{_DIGITS}g}")
 
 
-class _Reading(Mapping[str, np.ndarray]):
+class Reading(Mapping[str, np.ndarray]):
     """Weights that are computed when they are asked for and not kept."""
 
     def __init__(self, tensors: Mapping[str, ir.TensorProtocol]) -> None:

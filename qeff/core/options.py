@@ -6,13 +6,16 @@ is done.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from qeff.core.errors import OptionTypeError, OptionValueError, unknown_name
 
 PRECISIONS = ("auto", "fp32", "fp16", "int8", "int4", "mxfp8", "mxfp6", "mxfp4")
+CALIBRATIONS = ("auto", "none", "importance", "gptq")
 KV_PRECISIONS = ("auto", "fp32", "fp16", "mxint8")
 TARGETS = ("cpu", "cuda", "ort", "reference", "qaic", "qnn")
 
@@ -25,19 +28,40 @@ class ExportOptions:
     trust_remote_code: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TextFile:
+    """A file by its content: where it lies does not count."""
+
+    sha256: str
+    path: Path | None = field(default=None, compare=False)
+
+    @classmethod
+    def read(cls, path: str | Path) -> TextFile:
+        """The file at a path; one that cannot be read is the caller's mistake."""
+        try:
+            return cls(hashlib.sha256(Path(path).read_bytes()).hexdigest(), Path(path))
+        except OSError as error:
+            raise OptionValueError(
+                f"{path} cannot be read: {error.strerror}", "name a text file"
+            ) from error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileOptions:
     """What decides the bytes of a container besides the graph.
 
     ``precision_overrides`` are pairs of a pattern of weight names (``*``, ``?``) and the precision
     of the matrices that it matches; the last match counts. ``vendor`` holds the options that only
-    a vendor's compiler understands (``num_cores``, ``mos``, …), by name.
+    a vendor's compiler understands (``num_cores``, ``mos``, …), by name. ``calibration`` says how
+    coarse matrices are rounded, and ``calibration_file`` the text for it, instead of our own.
     """
 
     target: str = "cpu"
     precision: str = "auto"
     kv_precision: str = "auto"
     precision_overrides: tuple[tuple[str, str], ...] = ()
+    calibration: str = "auto"
+    calibration_file: TextFile | None = None
     prefill_seq_len: int = 32
     ctx_len: int = 128
     batch_size: int = 1
@@ -53,6 +77,12 @@ class CompileOptions:
             raise unknown_name("precision", self.precision, PRECISIONS)
         if self.kv_precision not in KV_PRECISIONS:
             raise unknown_name("KV precision", self.kv_precision, KV_PRECISIONS)
+        if self.calibration not in CALIBRATIONS:
+            raise unknown_name("calibration", self.calibration, CALIBRATIONS)
+        if self.calibration == "none" and self.calibration_file is not None:
+            raise OptionValueError(
+                "a calibration file is given, and no calibration asked for", "leave one of them out"
+            )
         self._check_overrides()
         for name in ("prefill_seq_len", "ctx_len", "batch_size", "num_devices"):
             self._check_positive(name, getattr(self, name))
@@ -117,10 +147,13 @@ class CompileOptions:
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__} | {
             "precision_overrides": [list(pair) for pair in self.precision_overrides],
+            "calibration_file": self.calibration_file and self.calibration_file.sha256,
             "vendor": dict(sorted(self.vendor.items())),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CompileOptions:
         pairs = tuple(tuple(pair) for pair in data.get("precision_overrides", ()))
-        return cls(**{**data, "precision_overrides": pairs})
+        digest = data.get("calibration_file")
+        file = None if digest is None else TextFile(str(digest))
+        return cls(**{**data, "precision_overrides": pairs, "calibration_file": file})

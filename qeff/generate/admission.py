@@ -61,7 +61,11 @@ def make_tasks(
     tasks = []
     for index in range(params.num_choices):
         matcher = _matcher(request, caps, text, eos_ids)
-        detokenizer = text.detokenizer(request.prompt) if text else None
+        detokenizer = None
+        if text is not None:
+            detokenizer = text.detokenizer(
+                request.prompt, skip_special_tokens=params.skip_special_tokens
+            )
         own_seed = seed_of(seed, index)
         tasks.append(Task(request, index, own_seed, eos_ids, caps.ctx_len, detokenizer, matcher))
     return tasks

@@ -26,9 +26,10 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True)
 class _Reader:
-    """Where the pieces of one request go."""
+    """Where the pieces of one request go, and how many of its results are still to come."""
 
     loop: asyncio.AbstractEventLoop
+    num_left: int
     queue: asyncio.Queue[Delta | BaseException] = field(default_factory=asyncio.Queue)
 
     def put(self, item: Delta | BaseException) -> None:
@@ -89,14 +90,16 @@ class AsyncEngine:
         request = self._engine.request(prompt, params)
         if request.params.num_choices > request.params.n:
             raise RequestError("the best of several outputs cannot be streamed", "use generate")
-        reader = _Reader(asyncio.get_running_loop())
+        reader = _Reader(asyncio.get_running_loop(), _num_results(request.params))
         await self._ask(lambda: self._add(request, reader))
-        num_left = request.params.num_choices
+        num_left = _num_results(request.params)
         try:
             while num_left:
                 item = await reader.queue.get()
                 if isinstance(item, BaseException):
                     raise item
+                if item.result is not None and item.result.error is not None:
+                    raise item.result.error
                 num_left -= item.result is not None
                 yield item
         finally:
@@ -111,18 +114,18 @@ class AsyncEngine:
         return list(await asyncio.gather(*(self._whole(request) for request in requests)))
 
     async def _whole(self, request: Request) -> Result:
-        reader = _Reader(asyncio.get_running_loop())
+        reader = _Reader(asyncio.get_running_loop(), _num_results(request.params))
         await self._ask(lambda: self._add(request, reader))
         results: list[Result] = []
         try:
-            while len(results) < request.params.num_choices:
+            while len(results) < _num_results(request.params):
                 item = await reader.queue.get()
                 if isinstance(item, BaseException):
                     raise item
                 if item.result is not None:
                     results.append(item.result)
         finally:
-            if len(results) < request.params.num_choices:
+            if len(results) < _num_results(request.params):
                 self._tell(lambda: self._cancel(request.id))
         return combine(results, request.params.n)
 
@@ -165,7 +168,8 @@ class AsyncEngine:
         if reader is None:
             return
         reader.put(delta)
-        if delta.result is not None and not self._engine.is_running(delta.request_id):
+        reader.num_left -= delta.result is not None
+        if not reader.num_left:
             del self._readers[delta.request_id]
 
     def _add(self, request: Request, reader: _Reader) -> None:
@@ -211,6 +215,11 @@ class AsyncEngine:
         if not self._tell(run):
             raise _closed()
         return await asyncio.wrap_future(future)
+
+
+def _num_results(params: SamplingParams) -> int:
+    """How many results a request gives: a beam search puts its outputs into one."""
+    return 1 if params.beam_width > 1 else params.num_choices
 
 
 def _closed() -> RequestError:

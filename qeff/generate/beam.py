@@ -210,7 +210,8 @@ class BeamSearch:
         self._beams = beams
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        return self._text.decode(tokens) if self._text else ""
+        skips = self.request.params.skip_special_tokens
+        return self._text.decode(tokens, skip_special_tokens=skips) if self._text else ""
 
     def _result(self, ending: _Ending) -> Result:
         ended_at = time.perf_counter()

@@ -71,12 +71,13 @@ class CacheBlocks:
         sequence.blocks = list(match.blocks)
         sequence.num_indexed, sequence.node = len(match.blocks), match.node
         sequence.num_computed = len(match.blocks) * self.block_len
-        if match.part is not None and self.blocks.num_free > 0:
+        if match.part is not None:
             self.blocks.share(match.part)  # so that it is not the one that is taken
-            sequence.blocks.append(self.blocks.allocate())
-            self.copies.append((match.part, sequence.blocks[-1]))
+            if self.blocks.num_free > 0:
+                sequence.blocks.append(self.blocks.allocate())
+                self.copies.append((match.part, sequence.blocks[-1]))
+                sequence.num_computed += match.num_part
             self.blocks.release(match.part, keep=True)
-            sequence.num_computed += match.num_part
         sequence.num_reused = sequence.num_computed
         has_room = self.reserve(sequence, len(sequence.tokens))
         assert has_room, "a sequence was let in without room for it"

@@ -43,6 +43,7 @@ class SamplingParams:
         stop: Strings that end the text; they are not part of it.
         stop_token_ids: Tokens that end the output besides the model's own.
         ignore_eos: Go on when the model says that it is done.
+        skip_special_tokens: Leave special tokens out of the text; tool calls may be marked by them.
         n: How many outputs to give.
         best_of: How many to make for that, of which the likeliest are given; None makes n.
         logprobs: With each token its log-probability and this many likeliest tokens; 0 is the
@@ -70,6 +71,7 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    skip_special_tokens: bool = True
     n: int = 1
     best_of: int | None = None
     logprobs: int | None = None
@@ -147,6 +149,7 @@ def _check_length(params: SamplingParams) -> None:
             f"min_tokens {params.min_tokens} is larger than max_tokens {params.max_tokens}"
         )
     checks.check_flag("ignore_eos", params.ignore_eos)
+    checks.check_flag("skip_special_tokens", params.skip_special_tokens)
 
 
 def _check_filters(params: SamplingParams) -> None:

@@ -142,12 +142,14 @@ class Runner:
         if plan is None:
             return []
         logits = self._run(plan)
-        beams = [entry for entry in plan.entries if entry.sequence.id not in self._tasks]
-        walks = [
-            Walk(entry, self._tasks[entry.sequence.id])
-            for entry in plan.entries
-            if entry.sequence.id in self._tasks
-        ]
+        beams: list[Entry] = []
+        walks: list[Walk] = []
+        for entry in plan.entries:
+            task = self._tasks.get(entry.sequence.id)
+            if task is None:
+                beams.append(entry)
+            else:
+                walks.append(Walk(entry, task))
         deltas = self._walk(walks, logits)
         return [*deltas, *self._search(beams, logits)] if beams else deltas
 
@@ -188,11 +190,13 @@ class Runner:
             return finish is None
 
         for walk in walks:
-            self._score_prompt(walk, logits)
+            if walk.entry.num_prompt_rows:
+                self._score_prompt(walk, logits)
         failed = verify([walk for walk in walks if walk.entry.is_due], logits, take)
         moves: list[tuple[int, int]] = []
         for walk in walks:
-            self._learn(walk, logits)
+            if walk.entry.draft.tokens:
+                self._learn(walk, logits)
             moves.extend(self._scheduler.advance(walk.entry, walk.path))
         if moves:
             self._session.copy_rows(moves)
@@ -204,18 +208,18 @@ class Runner:
 
     def _score_prompt(self, walk: Walk, logits: np.ndarray) -> None:
         entry, task = walk.entry, walk.task
-        # A sequence that was pushed out computes its prompt again, and has its numbers already.
+        # A sequence that was pushed out computes its prompt again, and has some numbers already.
         first = len(task.prompt_logprobs)
-        if entry.num_prompt_rows and first == entry.sequence.num_computed + 1:
-            tokens = task.request.prompt[first : first + entry.num_prompt_rows]
-            rows = logits[entry.first_row : entry.first_row + entry.num_prompt_rows]
+        num_known = first - (entry.sequence.num_computed + 1)
+        if 0 <= num_known < entry.num_prompt_rows:
+            stop = first - num_known + entry.num_prompt_rows
+            rows = logits[entry.first_row + num_known : entry.first_row + entry.num_prompt_rows]
             num_top = task.request.params.prompt_logprobs or 0
-            task.prompt_logprobs.extend(score(rows, tokens, num_top))
+            task.prompt_logprobs.extend(score(rows, task.request.prompt[first:stop], num_top))
 
     def _learn(self, walk: Walk, logits: np.ndarray) -> None:
         draft = walk.entry.draft
-        if self._drafting is None or not len(draft):
-            return
+        assert self._drafting is not None, "a draft that nobody made"
         likeliest = {node: int(np.argmax(logits[walk.entry.row(node)])) for node in draft.watched}
         self._drafting.note_draft(walk.task, draft, walk.path, likeliest)
 

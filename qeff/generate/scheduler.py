@@ -120,11 +120,13 @@ class Scheduler:
                 has_preempted |= self._grow(sequence, entries)
             if sequence in entries:
                 budget -= num_tokens
-        if entries:
-            budget = min(budget, self.prompt_tokens)
         # Blocks just taken from a sequence are needed by one before it: nothing is let in then.
         if not has_preempted:
-            self._admit(budget, entries)
+            num_decodes = len(entries)
+            self._admit(self._prompt_budget(entries, budget), entries)
+            if len(entries) < num_decodes:  # what gave way for a more urgent one left its tokens
+                budget = self.max_step_tokens - sum(one.num_tokens for one in entries.values())
+        budget = self._prompt_budget(entries, budget)
         prompts = [
             one
             for one in self.running
@@ -163,6 +165,10 @@ class Scheduler:
         spare = max(self.cache.blocks.num_free - len(self.running), 0)
         held = (len(sequence.blocks) + spare) * caps.block_len - len(sequence.tokens)
         return draft.cut(max(min(room, held), 0))
+
+    def _prompt_budget(self, decodes: Mapping[SequenceState, Entry], left: int) -> int:
+        """What prompts may take of the tokens that decodes leave."""
+        return min(left, self.prompt_tokens) if decodes else left
 
     def _admit(self, budget: int, entries: dict[SequenceState, Entry]) -> None:
         """Let waiting sequences in while there is a place, blocks and something to do for them."""
@@ -223,6 +229,9 @@ class Scheduler:
             sequence, sequence.num_computed + entries[sequence].num_tokens
         ):
             victim = self.running[-1]
+            if victim is sequence:  # one that has nothing to do gives way before it
+                parked = (one for one in reversed(self.running) if one.is_parked)
+                victim = next(parked, victim)
             self._preempt(victim)
             entries.pop(victim, None)
             has_preempted = True

@@ -51,6 +51,7 @@ class Task:
     prompt_logprobs: list[Choice] = field(init=False, default_factory=list)
     num_drafted: int = field(init=False, default=0)
     num_accepted: int = field(init=False, default=0)
+    plain_row: Row | None = field(init=False, default=None)  # where every row is the same
 
     def __post_init__(self) -> None:
         request, params = self.request, self.request.params
@@ -66,6 +67,9 @@ class Task:
         )
         self.stops = StopMatcher(params.stop)
         self.history = History(params, request.prompt)
+        if params.is_plain and not params.min_tokens and self.matcher is None:
+            # The largest logit wins, whatever the tokens so far: they need not be in the row.
+            self.plain_row = Row(params, self.seed, request.prompt, history=self.history)
         if scores_prompt:
             self.prompt_logprobs.append(Choice(request.prompt[0]))  # nothing stands before it
 
@@ -78,6 +82,8 @@ class Task:
 
     def row(self, drafted: Sequence[int] = ()) -> Row:
         """What the choice of the next token depends on, ``drafted`` ones taken as given."""
+        if self.plain_row is not None:
+            return self.plain_row
         params = self.request.params
         output = OutputView(self.sequence.tokens, self.sequence.num_prompt, drafted)
         is_early = len(output) < params.min_tokens
@@ -94,17 +100,21 @@ class Task:
 
     def accept(self, choice: Choice) -> tuple[Delta, FinishReason | None]:
         """Add a token; what is certain of its text, and why it is the last one, if it is."""
-        self.first_token_at = self.first_token_at or time.perf_counter()
+        if self.first_token_at is None:
+            self.first_token_at = time.perf_counter()
         token = choice.token
         self.sequence.tokens.append(token)
         self.history.push(token)
-        logprobs = () if choice.logprob is None else (choice,)
-        self.logprobs.extend(logprobs)
+        logprobs: tuple[Choice, ...] = ()
+        if choice.logprob is not None:
+            logprobs = (choice,)
+            self.logprobs.append(choice)
         finish, piece = self._finish_by_token(token), ""
         if finish is None:
             if self.matcher is not None:
                 self.matcher.accept(token)
-            piece = self._add_text(token)
+            if self.detokenizer is not None:
+                piece = self._add_text(self.detokenizer, token)
             finish = FinishReason.STOP if self.stops.is_stopped else self._finish_by_length()
         delta = Delta(self.request.id, (token,), piece, index=self.index, logprobs=logprobs)
         return delta, finish
@@ -153,10 +163,8 @@ class Task:
             return FinishReason.STOP
         return FinishReason.CONTEXT if len(self.sequence.tokens) >= self.ctx_len else None
 
-    def _add_text(self, token: int) -> str:
-        if self.detokenizer is None:
-            return ""
-        piece = self.detokenizer.push((token,))
+    def _add_text(self, detokenizer: Detokenizer, token: int) -> str:
+        piece = detokenizer.push((token,))
         if self.sequence.num_output >= self.request.params.min_tokens:
             piece = self.stops.push(piece)
         self.pieces.append(piece)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 from tokenizers import Tokenizer
@@ -17,6 +18,7 @@ from qeff.core.errors import ContainerError, RequestError
 from qeff.generate.chat import ChatTemplate, Message, choose_template
 from qeff.generate.constraint import Constraint, ConstraintCompiler, Matcher
 from qeff.generate.detokenize import Detokenizer
+from qeff.generate.fields import AnswerFormat
 
 TEXT_FILES = (
     "tokenizer.json",
@@ -67,6 +69,7 @@ class Text:
             if token.special
         )
         self._declared_templates = _find_templates(files, config)
+        self._declared_answers = config.get("response_template")
         self._templates: dict[str, ChatTemplate] = {}
         self._compilers: dict[tuple[int, frozenset[int]], ConstraintCompiler] = {}
         # A tokenizer.json made from another format may lack the step that its config asks for.
@@ -85,6 +88,12 @@ class Text:
     @property
     def vocab_size(self) -> int:
         return self.tokenizer.get_vocab_size(with_added_tokens=True)
+
+    @cached_property
+    def answer_format(self) -> AnswerFormat:
+        """How the model's chat answers mark reasoning and calls of tools."""
+        template = choose_template(self._declared_templates, has_tools=True) or ""
+        return AnswerFormat.from_template(template, self._declared_answers)
 
     def encode(self, prompt: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt, with the tokens at its ends that the model expects."""

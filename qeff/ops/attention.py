@@ -3,7 +3,8 @@
 A query at position p sees the rows of its own sequence with a position of at most p, fewer with a
 ``window`` (p − window < j) or a ``chunk`` (both in the same stretch of that length). In a step with
 ``parents`` it sees the rows before the step and its own ancestors. Without k and v nothing is
-written: the layer shares the cache of an earlier one.
+written: the layer shares the cache of an earlier one. Queries may be those of the requested rows
+alone, while keys and values are always written for every token.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ def _rule(inputs: Inputs, attrs: Attrs) -> list[tuple[tuple[int, ...], str]]:
     q, k, v = known(inputs, 0), present(inputs, 1), present(inputs, 2)
     if len(q.shape) != 2:
         raise RuleError(f"has queries {q.shape}, not (heads, dim)")
+    if (q.kind == "row") != attrs["by_row"]:
+        raise RuleError(f"has queries that are {q.kind} values, but by_row {attrs['by_row']}")
     if (k is None) != (v is None):
         raise RuleError("has keys without values or values without keys")
     if k is not None:
@@ -55,16 +58,18 @@ def _write(cache: Array, update: Array, step: Step) -> None:
         cache[table[rows // step.block_len], rows % step.block_len] = update[mine]
 
 
-def _visible(step: Step, mine: Array, num_rows: int, attrs: Attrs) -> tuple[Array, Array]:
-    """Which cache rows each token of a sequence sees, bool [S, M], and their positions [M]."""
+def _visible(
+    step: Step, mine: Array, asking: Array, num_rows: int, attrs: Attrs
+) -> tuple[Array, Array]:
+    """Which cache rows some tokens of a sequence see, bool [S, M], and their distances [S, M]."""
     first = int(step.slots[mine[0]])
     key_positions = np.arange(num_rows)
     key_positions[step.slots[mine]] = step.positions[mine]
-    query_positions = step.positions[mine][:, None]
+    query_positions = step.positions[asking][:, None]
     seen = key_positions <= query_positions
     if step.parents is not None:
         seen = np.broadcast_to(np.arange(num_rows) < first, seen.shape).copy()
-        for i, token in enumerate(mine):
+        for i, token in enumerate(asking):
             ancestor = int(token)
             while ancestor >= 0:
                 seen[i, step.slots[ancestor]] = True
@@ -73,7 +78,7 @@ def _visible(step: Step, mine: Array, num_rows: int, attrs: Attrs) -> tuple[Arra
         seen = seen & (query_positions - attrs["window"] < key_positions)
     if attrs["chunk"]:
         seen = seen & (key_positions // attrs["chunk"] == query_positions // attrs["chunk"])
-    return seen, key_positions
+    return seen, key_positions - query_positions
 
 
 def _reference(inputs: Sequence[Array | None], attrs: Attrs, step: Step) -> list[Array]:
@@ -85,27 +90,31 @@ def _reference(inputs: Sequence[Array | None], attrs: Attrs, step: Step) -> list
         _write(values, v, step)
     num_heads, num_kv_heads = q.shape[1], keys.shape[2]
     out = np.zeros((*q.shape[:2], values.shape[3]), np.float32)
+    queries = step.rows if attrs["by_row"] else np.arange(len(q))  # the token of each query
     for owner, table in enumerate(step.tables):
         mine = np.flatnonzero(step.owners == owner)
-        if not len(mine):
+        places = np.flatnonzero(step.owners[queries] == owner)
+        if not len(places):
             continue
         num_rows = int(step.slots[mine].max()) + 1
         blocks = table[: -(-num_rows // step.block_len)]
         # [blocks, block_len, kv heads, dim] -> [rows, kv heads, dim]
         key = as_float(keys[blocks].reshape(-1, *keys.shape[2:])[:num_rows])
         value = as_float(values[blocks].reshape(-1, *values.shape[2:])[:num_rows])
-        query = as_float(q[mine]).reshape(len(mine), num_kv_heads, -1, q.shape[2])
-        scores = np.einsum("shgd,mhd->hgsm", query, key) * np.float32(attrs["scale"])
-        scores = scores.reshape(num_heads, len(mine), num_rows)
+        query = as_float(q[places]).reshape(len(places), num_kv_heads, -1, q.shape[2])
+        # One product for each head: [kv heads, group, S, dim] with [kv heads, 1, dim, M].
+        scores = query.transpose(1, 2, 0, 3) @ key.transpose(1, 2, 0)[:, None]
+        scores = scores * np.float32(attrs["scale"])
+        scores = scores.reshape(num_heads, len(places), num_rows)
         if attrs["softcap"]:
             scores = np.tanh(scores / attrs["softcap"]) * np.float32(attrs["softcap"])
-        seen, key_positions = _visible(step, mine, num_rows, attrs)
+        seen, distance = _visible(step, mine, queries[places], num_rows, attrs)
         if slopes is not None:
-            distance = key_positions - step.positions[mine][:, None]
             scores = scores + as_float(slopes)[:, None, None] * distance.astype(np.float32)
         scores = np.where(seen, scores, -np.inf)
-        weights = _softmax(scores, sinks).reshape(num_kv_heads, -1, len(mine), num_rows)
-        out[mine] = np.einsum("hgsm,mhd->shgd", weights, value).reshape(len(mine), num_heads, -1)
+        weights = _softmax(scores, sinks).reshape(num_kv_heads, -1, len(places), num_rows)
+        mixed = weights @ value.transpose(1, 0, 2)[:, None]  # [kv heads, group, S, dim]
+        out[places] = mixed.transpose(2, 0, 1, 3).reshape(len(places), num_heads, -1)
     return [out.astype(q.dtype, copy=False)]
 
 
@@ -130,7 +139,7 @@ def _flops(inputs: Inputs, attrs: Attrs, num_tokens: int, context_len: int) -> i
 
 OP = OpKind(
     inputs=(
-        Input("q", ("token",)),
+        Input("q"),
         Input("k", ("token",), is_optional=True),
         Input("v", ("token",), is_optional=True),
         Input("sinks", ("weight",), is_optional=True),
@@ -143,7 +152,9 @@ OP = OpKind(
         Attribute("softcap", float, 0.0, minimum=0.0),
         Attribute("window", int, 0, minimum=0),
         Attribute("chunk", int, 0, minimum=0),
+        Attribute("by_row", bool, False),
     ),
+    is_led=True,
     rule=_rule,
     reference=_reference,
     flops=_flops,

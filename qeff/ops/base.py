@@ -138,13 +138,14 @@ class OpKind:
     flops: Flops | None = None
     is_variadic: bool = False  # the last input may be given any number of times
     output_kind: str | None = None  # None: that of the inputs that are no weights
+    is_led: bool = False  # of the kind of the first input, whatever the others are
     summary: str = field(default="", compare=False)
 
     def outputs(self, inputs: Inputs, attrs: Attrs) -> list[Arg]:
         """Check inputs and attributes, and say what comes out. Raises RuleError."""
         self._check_inputs(inputs)
         full = self.complete(attrs)
-        kind = self.output_kind or common_kind(inputs)
+        kind = self.output_kind or common_kind(inputs[:1] if self.is_led else inputs)
         outputs = [Arg(kind, shape, dtype) for shape, dtype in self.rule(inputs, full)]
         return outputs
 

@@ -24,6 +24,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from qeff.core.errors import SourceError, UnsupportedModel, nearest
 from qeff.sources import Source
 from qeff.transform.attention import NAME
+from qeff.transform.families import register_family
 
 
 def read_config(source: Source, *, trust_remote_code: bool) -> PreTrainedConfig:
@@ -32,6 +33,8 @@ def read_config(source: Source, *, trust_remote_code: bool) -> PreTrainedConfig:
     if "auto_map" in data and trust_remote_code and source.folder is not None:
         return AutoConfig.from_pretrained(source.folder, trust_remote_code=True)
     model_type = data.get("model_type")
+    if isinstance(model_type, str):
+        register_family(model_type)
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
         close = nearest(str(model_type), list(CONFIG_MAPPING.keys()))
         hint = f"the nearest known type is {close!r}" if close else None

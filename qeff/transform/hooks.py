@@ -5,8 +5,6 @@ Each is agnostic of the architecture; what one family needs besides lives in ``f
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -14,6 +12,7 @@ from torch import nn
 
 from qeff.transform.attention import attention_hooks
 from qeff.transform.experts import experts_hooks
+from qeff.transform.families import find_family
 from qeff.transform.norms import norm_hooks
 from qeff.transform.positions import position_hooks
 from qeff.transform.rope import rope_hooks, rotary_module_hooks
@@ -31,14 +30,13 @@ def hooks(model: nn.Module, trace: Trace) -> Iterator[None]:
         stack.enter_context(norm_hooks(model, trace))
         stack.enter_context(experts_hooks(model, trace))
         for model_type in _model_types(model):
-            family = f"qeff.transform.families.{model_type}"
-            if importlib.util.find_spec(family) is not None:
-                module = importlib.import_module(family)
-                stack.enter_context(module.hooks(model, trace))
+            family = find_family(model_type)
+            if family is not None:
+                stack.enter_context(family.hooks(model, trace))
         yield
 
 
 def _model_types(model: nn.Module) -> list[str]:
     configs = (getattr(module, "config", None) for module in model.modules())
     found = {getattr(config, "model_type", None) for config in configs}
-    return sorted(name for name in found if isinstance(name, str) and name.isidentifier())
+    return sorted(name for name in found if isinstance(name, str))

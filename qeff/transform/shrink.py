@@ -96,6 +96,8 @@ def _shrink_dict(data: Mapping[str, Any]) -> dict[str, Any]:
         out["head_dim"] = HEAD_DIM  # what HIDDEN // HEADS gives anyhow
     if "num_kv_shared_layers" in out and kept is not None:
         out["num_kv_shared_layers"] = sum(i >= _first_shared(data) for i in kept)
+    if isinstance(data.get("num_key_value_layers"), int) and kept is not None:
+        out["num_key_value_layers"] = sum(i < _first_shared(data) for i in kept)
     heads = next((out[name] for name in QUERY_HEADS if isinstance(out.get(name), int)), HEADS)
     many = next((data[name] for name in QUERY_HEADS if isinstance(data.get(name), int)), None)
     for name in KV_HEADS:
@@ -110,8 +112,16 @@ def _num_layers(data: Mapping[str, Any]) -> int | None:
 
 
 def _first_shared(data: Mapping[str, Any]) -> int:
-    """The first layer that reads an earlier layer's cache; the number of layers if none does."""
-    return (_num_layers(data) or 0) - (data.get("num_kv_shared_layers") or 0)
+    """The first layer without keys of its own state; the number of layers if all have them."""
+    count = _num_layers(data) or 0
+    own = data.get("num_key_value_layers") or count  # counted from below, or the rest from above
+    return min(own, count - (data.get("num_kv_shared_layers") or 0))
+
+
+def _shares(data: Mapping[str, Any], i: int) -> int:
+    """0 for a layer with keys of its own state, else its place among those that share, from 1."""
+    first = _first_shared(data)
+    return 0 if i < first else 1 + (i - first) % (data.get("key_value_group_size") or 1)
 
 
 def _kept_layers(data: Mapping[str, Any]) -> list[int] | None:
@@ -124,7 +134,7 @@ def _kept_layers(data: Mapping[str, Any]) -> list[int] | None:
     each = [v for v in lists if len(v) == count and not _is_layer_choice(v, count)]
     seen: dict[str, int] = {}
     for i in range(count):
-        kind = [i >= _first_shared(data), *(i in v for v in chosen), *(v[i] for v in each)]
+        kind = [_shares(data, i), *(i in v for v in chosen), *(v[i] for v in each)]
         seen.setdefault(repr(kind), i)
     kept = sorted(seen.values())
     rest = [i for i in range(count) if i not in kept]

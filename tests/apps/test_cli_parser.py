@@ -9,6 +9,7 @@ import pytest
 from qeff.apps.cli.main import commands, load, main
 from qeff.apps.terminal.flags import compile_options
 from qeff.apps.terminal.parser import Parser, dashed, device_group, override, positive, truth
+from qeff.apps.terminal.sampling import bias
 from qeff.core.errors import UsageError
 
 
@@ -35,7 +36,7 @@ def test_underscores_become_dashes_in_option_names_only(word: str, read: str) ->
     assert dashed(word) == read
 
 
-@pytest.mark.parametrize("command", ["infer", "export", "compile", "execute", "bench"])
+@pytest.mark.parametrize("command", ["infer", "export", "compile", "execute", "bench", "chat"])
 def test_every_option_has_both_spellings(command: str) -> None:
     parser = parser_of(command)
     for action in parser._actions:
@@ -51,7 +52,7 @@ def test_every_option_has_both_spellings(command: str) -> None:
 def sample(action) -> str:  # type: ignore[no-untyped-def]
     if action.choices:
         return next(iter(action.choices))
-    return {device_group: "[0]", override: "*=int8"}.get(action.type, "1")
+    return {device_group: "[0]", override: "*=int8", bias: "5=1"}.get(action.type, "1")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,10 @@ def test_overrides_are_pairs_and_may_be_repeated() -> None:
 
 
 def test_help_of_every_command(capsys) -> None:
-    names = "bench", "compile", "doctor", "eval", "execute", "export", "infer", "inspect"
+    names = (
+        "bench", "chat", "compile", "doctor", "eval", "execute", "export", "infer", "inspect",
+        "transform",
+    )  # fmt: skip
     assert set(commands()) == set(names)
     assert main(["--help"]) == 0
     overview = capsys.readouterr().out

@@ -15,7 +15,7 @@ SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py"))
 
 
 def test_examples_are_few_and_short() -> None:
-    assert len(SCRIPTS) <= 5
+    assert len(SCRIPTS) <= 7
     for name in SCRIPTS:
         assert len((EXAMPLES / name).read_text().splitlines()) < 40
 

@@ -27,10 +27,11 @@ def test_a_cpu_container_is_told_by_its_formats(folder: Path, capsys) -> None:
     found = json.loads(capsys.readouterr().out)
     sizes = found["weights"]["bytes_by_format"]
     assert set(sizes) == {"f32", "q4_0", "q8_0"}
-    # Two layers of 64 x 128 down projections, and the two tables of 311 rows, in blocks of 8 bits.
+    # Two layers of 64 x 128 down and 32 x 64 values, and two tables of 311 rows, in 8 bits.
     panel = 544  # bytes of a q8_0 block of 32 columns, 16 rows
-    assert sizes["q8_0"] == 2 * (64 // 16) * (128 // 32) * panel + 2 * 20 * (64 // 32) * panel
-    assert found["program"]["engine"] == {"layout": 1, "kv": "fp16"}
+    in_layers = 2 * (64 // 16) * (128 // 32) + 2 * (32 // 16) * (64 // 32)
+    assert sizes["q8_0"] == (in_layers + 2 * 20 * (64 // 32)) * panel
+    assert found["program"]["engine"] == {"layout": 2, "kv": "fp16"}
     assert found["program"]["ops"]["attention"] == 2
     quality = found["certificate"]["quality"]
     assert quality["kl"] > 0 and 0 <= quality["top1"] <= 1 and quality["tokens"] == 64
@@ -40,7 +41,8 @@ def test_it_reads_well(folder: Path) -> None:
     shown = {line[:14].strip(): line[14:] for line in lines(describe_container(folder))}
     assert shown["target"] == "cpu"
     assert shown["precision"] == (
-        "linear int4+int8, head int8, embedding int8, other fp32, kv fp16 (asked for: int4)"
+        "linear int4+int8, value int8, head int8, embedding int8, other fp32, kv fp16"
+        " (asked for: int4)"
     )
     assert shown["weights"].startswith("f32 ") and ", q4_0 " in shown["weights"]
     assert " ops: 15 linear, " in shown["program"]

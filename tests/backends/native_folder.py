@@ -61,7 +61,7 @@ def write_folder(
             file.seek(entry.start)
             file.write(stored[entry.name].tobytes())
         file.truncate(layout.num_bytes)
-    text = {**program.to_json(), "engine": {"layout": 1, "kv": kv}}
+    text = {**program.to_json(), "engine": {"layout": 2, "kv": kv}}
     (folder / "program.json").write_text(json.dumps(text))
     return folder
 

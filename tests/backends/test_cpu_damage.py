@@ -63,7 +63,7 @@ def test_missing_files(folder: Path) -> None:
     ("old", "new", "said"),
     [
         ('"version": 1', '"version": 2', "version"),
-        ('"layout": 1', '"layout": 9', "layout"),
+        ('"layout": 2', '"layout": 1', "layout"),
         ('"kv": "fp16"', '"kv": "fp99"', "fp99"),
         ('"q4_0"', '"q4_1"', "size"),
         ('"q4_0"', '"q3_x"', "dtype"),

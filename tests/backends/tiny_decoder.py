@@ -72,8 +72,11 @@ def random_panels(array: np.ndarray, form: str) -> np.ndarray:
     return pack_panels(packed.reshape(len(array), -1), form, packing=form)
 
 
-def write_decoder(folder: Path, form: str, kv: str) -> Path:
-    """The decoder with its matrices in one format, as a folder of the native engine."""
+def write_decoder(folder: Path, form: str, kv: str, *, by_row: bool = False) -> Path:
+    """The decoder with its matrices in one format, as a folder of the native engine.
+
+    With ``by_row`` the last layer runs on rows but for its keys and values.
+    """
     draft = _Draft(form)
     table = draft.weight("embed", (VOCAB, WIDTH))
     draft.values.append(Value("x", "token", (WIDTH,), "f32"))
@@ -84,8 +87,11 @@ def write_decoder(folder: Path, form: str, kv: str) -> Path:
         name = f"layer{layer}."
         y = draft.norm(name + "norm1", x)
         heads = []
+        is_for_rows = by_row and layer == LAYERS - 1
+        asked = draft.add("gather_rows", [y], (WIDTH,)) if is_for_rows else y
+        x = draft.add("gather_rows", [x], (WIDTH,)) if is_for_rows else x
         for part, count in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS)):
-            flat = draft.linear(name + part, y, count * DIM)
+            flat = draft.linear(name + part, asked if part == "q" else y, count * DIM)
             heads.append(draft.add("reshape", [flat], (count, DIM), shape=[count, DIM]))
         attended = draft.add(
             "attention",
@@ -97,6 +103,7 @@ def write_decoder(folder: Path, form: str, kv: str) -> Path:
             softcap=0.0 if layer else 8.0,
             window=17 if layer else 0,
             chunk=0,
+            by_row=is_for_rows,
         )
         caches.append(CacheLayer(layer, KV_HEADS, DIM, DIM))
         flat = draft.add("reshape", [attended], (HEADS * DIM,), shape=[HEADS * DIM])
@@ -106,7 +113,7 @@ def write_decoder(folder: Path, form: str, kv: str) -> Path:
         up = draft.linear(name + "up", y, MIDDLE)
         gated = draft.add("gated", [gate, up], (MIDDLE,), activation="silu")
         x = draft.sum(x, draft.linear(name + "down", gated, WIDTH))
-    rows = draft.add("gather_rows", [x], (WIDTH,))
+    rows = x if by_row else draft.add("gather_rows", [x], (WIDTH,))
     logits = draft.linear("head", draft.norm("last", rows), VOCAB)
     program = Program(
         tuple(draft.values), tuple(draft.ops), tuple(caches), tokens=0, positions=1, logits=logits

@@ -197,7 +197,18 @@ def test_values_too_large_for_a_half_become_the_largest_one() -> None:
     np.testing.assert_array_equal(found, 65504)
 
 
-E2M3_BASES = (0, 1, 2, 3, 16, 18, 32, 48, -64, -48, -32, -30, -16, -15, -14, -13)
+WHOLE_BASES = (-64, -32, 0, 32, -30, 2, -15, -13)
+SPLIT_BASES = (0, 1, 2, 3, 16, 18, 32, 48, -64, -48, -32, -30, -16, -15, -14, -13)
+
+
+def e2m3_element(body: np.ndarray, row: int, k: int) -> float:
+    """An element of mxfp6 by the text of docs/panels.md, told without numpy."""
+    group, place = k // 4, row * 4 + k % 4
+    first, second, third = (int(body[group % 2 * 192 + 64 * i + place]) for i in range(3))
+    own = first if group < 4 else second
+    if group % 4 < 2:
+        return (WHOLE_BASES[own & 3 | (own & 16) >> 2] + 4 * (own >> 5)) / 8
+    return (SPLIT_BASES[third & 15 if group < 4 else third >> 4] + (own & 12)) / 8
 
 
 @pytest.mark.parametrize("form", ["mxfp4", "mxfp6", "mxfp8"])
@@ -215,18 +226,26 @@ def test_mx_panels_hold_the_codes_of_the_specification(form: str) -> None:
     largest = float(ml_dtypes.finfo(dtype).max)
     scaled = np.clip(np.ldexp(matrix, -exponents[:, None]), -largest, largest)
     codes = scaled.astype(dtype).view(np.uint8)
-    for row, k in [(0, 0), (5, 9), (15, 31), (8, 16), (2, 30)]:
+    body = panel[16:].astype(int)
+    for row, k in [(0, 0), (5, 9), (15, 31), (8, 16), (2, 30), (3, 4), (9, 20), (11, 13)]:
         v = k * 16 + row if form == "mxfp8" else k // 4 * 64 + row * 4 + k % 4
-        body = panel[16:].astype(int)
-        if form == "mxfp8":
-            found = body[v]
+        if form == "mxfp6":  # numbered by the tables of docs/panels.md instead of by its bits
+            assert e2m3_element(body, row, k) == scaled[row, k].astype(dtype)
+        elif form == "mxfp8":
+            assert body[v] == codes[row, k]
         else:
-            found = body[v % 256] >> 4 * (v // 256) & 15
-        if form == "mxfp6":  # numbered by the table of docs/panels.md instead of by its bits
-            high = body[256 + v % 128] >> 2 * (v // 128) & 3
-            assert (E2M3_BASES[found] + 4 * high) / 8 == scaled[row, k].astype(dtype)
-        else:
-            assert found == codes[row, k]
+            assert body[v % 256] >> 4 * (v // 256) & 15 == codes[row, k]
+
+
+def test_every_element_of_mxfp6_comes_back_in_every_column() -> None:
+    elements = np.arange(64, dtype=np.uint8).view(ml_dtypes.float6_e2m3fn).astype(np.float32)
+    matrix = np.empty((64, 32, 32), np.float32)  # of each element: itself in one column, 7.5 beside
+    matrix[:] = 7.5
+    for column in range(32):
+        matrix[:, column, column] = elements
+    matrix = matrix.reshape(-1, 32)
+    found = unpack_panels(pack_panels(matrix, "mxfp6"), "mxfp6", matrix.shape)
+    np.testing.assert_array_equal(found, matrix)
 
 
 @pytest.mark.parametrize("form", sorted(EXACT))

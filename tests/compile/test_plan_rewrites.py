@@ -9,6 +9,8 @@ import pytest
 from qeff.compile.plan.draft import Draft
 from qeff.compile.plan.fuse import activation, bias, gate, offset, rows, slices
 from qeff.container.program import Value
+from qeff.core.spec import CacheLayer
+from qeff.ops import validate
 
 
 class Sketch:
@@ -107,15 +109,66 @@ def test_slices_of_joined_values() -> None:
     assert s.kinds(turned, part, both).count("slice") == 2
 
 
-def test_everything_behind_the_last_attention_runs_on_rows() -> None:
-    s = Sketch()
-    heads = s.op("reshape", s.x, shape=(2, 4))
-    y = s.op("attention", heads, heads, heads, -1, -1, cache=0, value_dim=4, scale=1.0)
-    before = s.op("unary", s.x, function="exp")
-    s.draft.logits = s.op("binary", s.op("reshape", y, shape=(8,)), before, function="add")
-    assert rows.fuse(s.draft).applied == 2
+def of_rows(s: Sketch) -> dict[str, str]:
+    """Token or row, for each op of the finished program that is no gathering."""
+    rows.fuse(s.draft)
     program = s.draft.finish()
-    kinds = [(op.kind, program.values[op.outputs[0]].kind) for op in program.ops]
-    behind = kinds[[kind for kind, _ in kinds].index("attention") + 1 :]
-    assert all(kind == "row" for _, kind in behind)
-    assert [kind for kind, _ in behind].count("gather_rows") == 2
+    validate(program)
+    made = {op.name: program.values[op.outputs[0]].kind for op in program.ops}
+    return {name: kind for name, kind in made.items() if not name.endswith("/rows")}
+
+
+def attend(s: Sketch, query: int, key: int, cache: int) -> int:
+    """An attention of two heads that writes its own cache."""
+    heads = [s.op("reshape", x, shape=(2, 4)) for x in (query, key)]
+    s.draft.caches.append(CacheLayer(cache, 2, 4, 4))
+    attrs = {"cache": cache, "value_dim": 4, "scale": 1.0}
+    y = s.op("attention", heads[0], heads[1], heads[1], -1, -1, **attrs)
+    return s.op("reshape", y, shape=(8,))
+
+
+def test_the_last_layer_is_for_rows_but_for_its_keys() -> None:
+    s = Sketch()
+    query = s.op("linear", s.x, s.weight("q", 8, 8))
+    key = s.op("linear", s.x, s.weight("k", 8, 8))
+    s.draft.logits = s.op("binary", attend(s, query, key, 0), s.x, function="add")
+    found = of_rows(s)
+    assert found == {
+        "embed0": "token", "linear2": "token", "reshape4": "token", "linear1": "row",
+        "reshape3": "row", "attention5": "row", "reshape6": "row", "binary7": "row",
+    }  # fmt: skip
+
+
+def test_a_layer_below_another_runs_on_every_token() -> None:
+    s = Sketch()
+    low = attend(s, s.x, s.x, 0)
+    s.draft.logits = attend(s, low, low, 1)
+    found = of_rows(s)
+    attentions = [kind for name, kind in found.items() if name.startswith("attention")]
+    assert attentions == ["token", "row"]
+
+
+def test_layers_whose_keys_come_from_below_run_on_rows() -> None:
+    s = Sketch()
+    shared = attend(s, s.x, s.x, 0)
+    x = shared
+    for cache in (1, 2, 3):
+        key = s.op("linear", shared, s.weight(f"k{cache}", 8, 8))
+        x = s.op("unary", attend(s, x, key, cache), function="silu")
+    s.draft.logits = x
+    found = of_rows(s)
+    attentions = [kind for name, kind in found.items() if name.startswith("attention")]
+    assert attentions == ["token", "row", "row", "row"]
+    assert {kind for name, kind in found.items() if name.startswith("linear")} == {"token"}
+    assert {kind for name, kind in found.items() if name.startswith("unary")} == {"row"}
+
+
+def test_an_op_that_looks_at_neighbours_needs_every_token() -> None:
+    s = Sketch()
+    wide = s.op("unary", s.x, function="exp")
+    most = s.op("reduce_span", wide, function="max")
+    s.draft.logits = s.op("binary", most, s.op("unary", s.x, function="neg"), function="add")
+    assert of_rows(s) == {
+        "embed0": "token", "unary1": "token", "reduce_span2": "token", "unary3": "row",
+        "binary4": "row",
+    }  # fmt: skip

@@ -14,8 +14,8 @@ ROOT = Path(qeff.__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
 
-def make_tree():
-    spec = importlib.util.spec_from_file_location("make_tree", ROOT / "docs" / "make_tree.py")
+def maker_of(name: str):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -23,10 +23,16 @@ def make_tree():
 
 
 def test_tree_is_as_made() -> None:
-    maker = make_tree()
+    maker = maker_of("make_tree")
     text = (ROOT / "README.md").read_text()
     assert maker.readme(text) == text, "run `make tree`"
     assert maker.files() == (ROOT / "docs" / "tree.md").read_text(), "run `make tree`"
+
+
+def test_matrix_is_as_made() -> None:
+    maker = maker_of("make_matrix")
+    found = (ROOT / "docs" / "matrix.md").read_text()
+    assert maker.render(maker.load()) == found, "run `python docs/make_matrix.py`"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)

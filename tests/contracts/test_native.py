@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from test_documents import make_tree
+from test_documents import maker_of
 
 import qeff
 from qeff._native import library
@@ -84,11 +84,13 @@ def test_file_keeps_its_budget(path: Path) -> None:
     assert wide == [], f"lines over {MAX_COLUMNS} columns"
     assert not any(line.endswith((" ", "\t")) or "\t" in line for line in lines)
     if path.suffix == ".h":
-        assert make_tree().first_comment(path.read_text()), "a header says first what it is for"
+        assert maker_of("make_tree").first_comment(path.read_text()), (
+            "a header says first what it is for"
+        )
 
 
 def test_every_file_has_a_job_in_the_tree() -> None:
-    maker = make_tree()
+    maker = maker_of("make_tree")
     assert set(maker.native_files()) == set(SOURCES)
     assert [path for path in SOURCES if not maker.native_job(path)] == []
     text = (ROOT / "README.md").read_text()
@@ -142,7 +144,9 @@ def test_kernels_have_no_inline_body_of_the_standard_library(path: Path) -> None
 
 
 def test_every_instruction_set_has_its_header_and_its_place_in_the_build() -> None:
-    headers = {path.stem for path in (ROOT / "csrc" / "simd").glob("*.h")} - {"math"}
+    # A part of a layer that is too long for one file is called <layer>_<part>.
+    files = {path.stem for path in (ROOT / "csrc" / "simd").glob("*.h")} - {"math"}
+    headers = {name for name in files if "_" not in name}
     built = set(re.findall(r"add_isa\((\w+)", (ROOT / "CMakeLists.txt").read_text()))
     declared = (ROOT / "csrc" / "isa" / "dispatch.cc").read_text()
     assert built == headers == set(re.findall(r"^QEFF_DECLARE\((\w+)\)", declared, re.MULTILINE))

@@ -1,6 +1,7 @@
 """A session without a model: it remembers tokens in blocks and answers by a hash of what it reads.
 
-A wrong block table, position or order of writes changes the hash, and so every token after it.
+A wrong block table, position or order of writes changes the hash, and so every token after it. With
+``window`` it looks back no further than that, and what lies before may be anything.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class MockSession:
                 at = at - 1 if batch.parents is None else int(batch.parents[at])
             assert int(batch.positions[index]) == first + len(branch) - 1
             if index in asked:
-                history = self.cache[places[:first] + branch[::-1]]
+                seen = (places[:first] + branch[::-1])[-(self.caps.window or self.caps.ctx_len) :]
+                history = self.cache[seen]
                 assert EMPTY not in history
                 wanted[index] = self.answers(history.tolist(), self.caps.vocab_size)
 

@@ -50,6 +50,33 @@ def test_streams_side_by_side_and_a_slow_reader():
     run(body)
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(max_tokens=5, temperature=0.9, n=3, seed=1),  # all end in the same step
+        SamplingParams(max_tokens=5, temperature=0.9, n=2, best_of=4, seed=1),
+        SamplingParams(max_tokens=5, beam_width=3, n=2),  # ends with one result for both
+    ],
+)
+def test_several_outputs(params):
+    async def body(engine):
+        expected = Engine(MockSession(block_len=4)).generate([[5, 6]], params)[0]
+        (result,) = await engine.generate([[5, 6]], params)
+        found = [result, *result.alternatives]
+        assert [r.token_ids for r in found] == [
+            r.token_ids for r in (expected, *expected.alternatives)
+        ]
+        if params.num_choices == params.n:
+            deltas = [delta async for delta in engine.stream([5, 6], params)]
+            ends = {delta.index: delta.result.token_ids for delta in deltas if delta.result}
+            told = dict.fromkeys(ends, ())
+            for delta in deltas:
+                told[delta.index] += delta.token_ids
+            assert told == ends and ends[0] == expected.token_ids
+
+    run(body)
+
+
 def test_leaving_a_stream_frees_its_blocks():
     async def body(engine):
         stream = engine.stream([1, 2], SamplingParams())

@@ -13,7 +13,7 @@ import pytest
 import torch
 from op_check import run, token, weight
 
-from qeff.ops import Step
+from qeff.ops import Arg, Step, kinds
 from qeff.ops.base import RuleError
 
 BLOCK_LEN = 4
@@ -77,8 +77,9 @@ class Sequences:
         }  # fmt: skip
 
     def run(self, ranges: list[tuple[int, int]], parents: np.ndarray | None = None,
-            positions: np.ndarray | None = None, shares: bool = False) -> np.ndarray:  # fmt: skip
-        """One step with tokens start..stop of each sequence."""
+            positions: np.ndarray | None = None, shares: bool = False,
+            rows: np.ndarray | None = None) -> np.ndarray:  # fmt: skip
+        """One step with tokens start..stop of each sequence; rows: only these have queries."""
         parts = [
             [full[i][start:stop] for i, (start, stop) in enumerate(ranges)]
             for full in (self.q, self.k, self.v)
@@ -88,11 +89,13 @@ class Sequences:
         owners = np.repeat(np.arange(len(ranges)), [stop - start for start, stop in ranges])
         step = Step(
             positions=slots if positions is None else positions, owners=owners, slots=slots,
-            rows=np.zeros(0, np.int64), tables=self.tables, caches=(self.cache,), parents=parents,
+            rows=np.zeros(0, np.int64) if rows is None else rows, tables=self.tables,
+            caches=(self.cache,), parents=parents,
         )  # fmt: skip
         extra = [None if x is None else weight(x) for x in (self.sinks, self.slopes)]
-        inputs = [token(q), None if shares else token(k), None if shares else token(v), *extra]
-        return run("attention", inputs, step, **self.attrs())[0]
+        query = token(q) if rows is None else ("row", q[rows])
+        inputs = [query, None if shares else token(k), None if shares else token(v), *extra]
+        return run("attention", inputs, step, **self.attrs(), by_row=rows is not None)[0]
 
     def expected(self, i: int, seen: torch.Tensor, positions: torch.Tensor) -> np.ndarray:
         """torch over the whole sequence, with the mask given."""
@@ -175,6 +178,47 @@ def test_a_tree_sees_its_ancestors_only(name: str) -> None:
         line.q, line.k, line.v = ([full[0][keep]] for full in (data.q, data.k, data.v))
         expected = line.expected(0, visible(line.case, len(keep)), torch.arange(len(keep)))
         np.testing.assert_allclose(got[leaf], expected[-1], rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("rows", [[], [8], [20, 3, 3, 8, 9, 0]], ids=str)
+def test_queries_of_rows_are_those_of_their_tokens(name: str, rows: list[int]) -> None:
+    ranges = [(4, 13), (0, 7), (2, 8)]
+    whole, some = (Sequences(CASES[name], (13, 9, 10)) for _ in range(2))
+    for data in (whole, some):
+        data.run([(0, 4), (0, 0), (0, 2)])
+    expected = whole.run(ranges)
+    got = some.run(ranges, rows=np.array(rows, np.int64))
+    np.testing.assert_allclose(got, expected[rows], rtol=1e-5, atol=1e-6)
+    for one, other in zip(whole.cache, some.cache, strict=True):
+        np.testing.assert_array_equal(one, other)  # written for every token
+
+
+def test_queries_of_rows_in_a_tree() -> None:
+    tree = np.array([-1, 0, 0, 1, 2, -1, 5])
+    positions = 6 + np.array([0, 1, 1, 2, 2, 0, 1])
+    whole, some = (Sequences(CASES["everything"], (13,), seed=3) for _ in range(2))
+    for data in (whole, some):
+        data.run([(0, 6)])
+    expected = whole.run([(6, 13)], tree, positions)
+    rows = np.array([4, 6, 1])
+    got = some.run([(6, 13)], tree, positions, rows=rows)
+    np.testing.assert_allclose(got, expected[rows], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["token", "row"])
+def test_the_attribute_and_the_kind_of_the_queries_agree(kind: str) -> None:
+    data = Sequences(Case(), (3,))
+    args = [Arg(kind, data.q[0].shape[1:], "f32")]
+    args += [Arg("token", full[0].shape[1:], "f32") for full in (data.k, data.v)]
+    attention = kinds()["attention"]
+    (out,) = attention.outputs(args, {**data.attrs(), "by_row": kind == "row"})
+    assert out.kind == kind
+    with pytest.raises(RuleError, match="by_row"):
+        attention.outputs(args, {**data.attrs(), "by_row": kind != "row"})
+    args[1] = Arg("row", args[1].shape, "f32")
+    with pytest.raises(RuleError, match="'k' is a row"):
+        attention.outputs(args, {**data.attrs(), "by_row": kind == "row"})
 
 
 @pytest.mark.parametrize(

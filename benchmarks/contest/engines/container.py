@@ -6,7 +6,7 @@ Prompts of all sequences go into one step, whole, and so do the tokens of a deco
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,22 @@ class Engine:
             tokens[low : low + self._max_step] for low in range(0, len(tokens), self._max_step)
         ]
         return np.concatenate([self._step([part], np.arange(len(part))) for part in parts])
+
+    def serve(
+        self, requests: Sequence[tuple[Sequence[int], int]], note: Callable[[int], None]
+    ) -> None:
+        """Run all requests through the generation engine, greedily, nothing reused or guessed."""
+        from qeff.generate import Engine as Generation
+        from qeff.generate import Request, SamplingParams
+
+        engine = Generation(self._session, reuse_prefixes=False)
+        for index, (prompt, num_new) in enumerate(requests):
+            params = SamplingParams(max_tokens=num_new, ignore_eos=True)
+            engine.add(Request(tuple(prompt), params, id=str(index)))
+        while engine.has_work:
+            for delta in engine.step():
+                for _ in delta.token_ids:
+                    note(int(delta.request_id))
 
     def _step(self, parts: Sequence[Sequence[int]], rows: np.ndarray) -> np.ndarray:
         """One step of equally many tokens of the first sequences, all at the same position."""

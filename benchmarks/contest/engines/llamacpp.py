@@ -6,7 +6,7 @@ makes GGUF files with llama.cpp's own quantiser. Knows no text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 
 import llama_cpp as lib
@@ -41,6 +41,8 @@ def quantise(source: str, out: str, kind: str, threads: int) -> None:
 class Engine:
     """A model and a context of ``num_sequences`` sequences."""
 
+    is_unified = False  # whether all sequences share one cache, or each has its own
+
     def __init__(self, model: str, threads: int, ctx_len: int, num_sequences: int) -> None:
         lib.llama_backend_init()
         self._model = lib.llama_model_load_from_file(
@@ -50,6 +52,7 @@ class Engine:
         params.n_ctx = ctx_len * num_sequences
         params.n_seq_max = num_sequences
         params.n_batch = params.n_ubatch = MAX_STEP
+        params.kv_unified = self.is_unified
         params.n_threads = params.n_threads_batch = threads
         self._context = self._model and lib.llama_init_from_model(self._model, params)
         if not self._context:
@@ -88,6 +91,32 @@ class Engine:
             self._run(entries[i : i + MAX_STEP]).copy() for i in range(0, len(entries), MAX_STEP)
         ]
         return np.concatenate(parts)
+
+    def serve(
+        self, requests: Sequence[tuple[Sequence[int], int]], note: Callable[[int], None]
+    ) -> None:
+        """As llama.cpp's server does it: a token of each that writes, then prompts in pieces."""
+        self._clear()
+        texts = [list(prompt) for prompt, _ in requests]
+        ends = [len(prompt) + num_new for prompt, num_new in requests]
+        done = [0] * len(requests)  # tokens of each text that were run
+        while going := [i for i, text in enumerate(texts) if len(text) < ends[i]]:
+            going.sort(key=lambda i: len(texts[i]) - done[i] > 1)
+            entries: list[tuple[int, int, int, bool]] = []
+            due: list[int] = []
+            for i in going:
+                count = min(len(texts[i]) - done[i], MAX_STEP - len(entries))
+                entries.extend(
+                    (texts[i][at], at, i, at == len(texts[i]) - 1)
+                    for at in range(done[i], done[i] + count)
+                )
+                done[i] += count
+                if count and done[i] == len(texts[i]):
+                    due.append(i)
+            chosen = self._run(entries).argmax(axis=1).tolist()
+            for i, token in zip(due, chosen, strict=True):
+                texts[i].append(token)
+                note(i)
 
     def _clear(self) -> None:
         lib.llama_memory_clear(lib.llama_get_memory(self._context), True)

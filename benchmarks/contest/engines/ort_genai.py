@@ -6,7 +6,7 @@ Gives no logits of whole texts, so it has no part in the comparison of distribut
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 
 import numpy as np
@@ -22,10 +22,12 @@ class Engine:
     """A model folder of the package's own builder."""
 
     def __init__(self, model: str, threads: int, ctx_len: int, num_sequences: int) -> None:
-        del ctx_len, num_sequences  # a generator is made for each run
+        del ctx_len  # a generator is made for each run
         config = lib.Config(model)
         session = {"intra_op_num_threads": threads, "inter_op_num_threads": 1}
         config.overlay(json.dumps({"model": {"decoder": {"session_options": session}}}))
+        batching = {"static_batching": {"max_batch_size": num_sequences}}
+        config.overlay(json.dumps({"engine": batching}))
         self._model = lib.Model(config)
         self._generator: lib.Generator | None = None
 
@@ -46,3 +48,25 @@ class Engine:
         assert self._generator is not None, "start comes first"
         self._generator.generate_next_token()
         return [int(token) for token in self._generator.get_next_tokens()]
+
+    def serve(
+        self, requests: Sequence[tuple[Sequence[int], int]], note: Callable[[int], None]
+    ) -> None:
+        """Run all requests through the package's own scheduler."""
+        engine = lib.Engine(self._model)
+        asked = []
+        for prompt, num_new in requests:
+            request = engine.create_request()
+            turn = lib.TurnOptions(request)
+            turn.set_do_sample(False)
+            turn.set_min_generated_tokens(num_new)
+            turn.set_max_generated_tokens(num_new)
+            request.begin_turn(np.asarray(prompt, np.int32), turn)
+            asked.append(request)
+        buffer = engine.create_event_buffer(4 * len(requests))
+        while engine.has_pending_requests():
+            for event in engine.run(buffer):
+                if int(event.flags) & int(lib.EngineEventFlags.FAILED):
+                    raise RuntimeError(f"onnxruntime-genai gave up: {event.error_code}")
+                if int(event.flags) & int(lib.EngineEventFlags.TOKEN):
+                    note(asked.index(event.request))

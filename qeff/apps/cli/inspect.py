@@ -16,7 +16,7 @@ from qeff.apps.terminal.screen import amount
 HELP = "show what is in a checkpoint, a graph or a container"
 
 _COLUMN = 14
-_CLASSES = ("linear", "head", "embedding", "other", "kv")
+_CLASSES = ("linear", "value", "head", "embedding", "other", "kv")
 
 
 def add_arguments(parser: Parser) -> None:

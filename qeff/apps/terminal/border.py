@@ -27,18 +27,18 @@ def guarded(call: Callable[[], int], *, verbose: bool) -> int:
     except SystemExit as end:  # argparse has printed its help
         return int(end.code or 0)
     except QeffError as error:
-        _say(error.what, error.hint)
+        say(error.what, error.hint)
         return error.exit_code
     except KeyboardInterrupt:
         if sys.stderr.isatty():
             print(file=sys.stderr)  # leave the line that the text or the bar is on
-        _say("interrupted")
+        say("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         _silence_stdout()
         return PIPE
     except MemoryError:
-        _say("memory ran out", "use a smaller --ctx-len, --batch-size or --precision")
+        say("memory ran out", "use a smaller --ctx-len, --batch-size or --precision")
         return USER
     except OSError as error:
         return _from_system(error, verbose)
@@ -50,13 +50,11 @@ def _from_system(error: OSError, verbose: bool) -> int:
     """What the operating system refused, in words where the user can mend it."""
     place = f" at {error.filename}" if error.filename else ""
     if error.errno == errno.ENOSPC:
-        _say(f"the disk is full{place}", "free some space, or set QEFF_HOME to a larger disk")
+        say(f"the disk is full{place}", "free some space, or set QEFF_HOME to a larger disk")
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        _say(
-            f"no permission to read or write{place}", "check the owner, or set QEFF_HOME elsewhere"
-        )
+        say(f"no permission to read or write{place}", "check the owner, or set QEFF_HOME elsewhere")
     elif error.errno == errno.ENOENT:
-        _say(f"no such file{place}")
+        say(f"no such file{place}")
     else:
         return _our_mistake(error, verbose)
     return USER
@@ -68,11 +66,12 @@ def _our_mistake(error: Exception, verbose: bool) -> int:
     what = " ".join(str(error).split()) or "no message"
     short = what if len(what) <= 200 else what[:197] + "..."
     hint = None if verbose else "run again with -v for the traceback, and report it"
-    _say(f"internal error: {type(error).__name__}: {short}", hint)
+    say(f"internal error: {type(error).__name__}: {short}", hint)
     return OURS
 
 
-def _say(what: str, hint: str | None = None) -> None:
+def say(what: str, hint: str | None = None) -> None:
+    """One sentence and a hint on stderr."""
     tail = f"\n\n{paint('hint', 'cyan')}: {hint}" if hint else ""
     print(f"{paint('error', 'red')}: {what}{tail}", file=sys.stderr)
 

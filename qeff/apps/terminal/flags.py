@@ -10,15 +10,24 @@ import argparse
 from typing import Any
 
 from qeff.apps import vendor
-from qeff.apps.combinations import same
-from qeff.apps.terminal.parser import Parser, device_group, override, positive, truth
-from qeff.core.options import KV_PRECISIONS, PRECISIONS, TARGETS, CompileOptions, ExportOptions
+from qeff.apps.combinations import check_context_lengths, same
+from qeff.apps.terminal.parser import Parser, device_group, numbers, override, positive, truth
+from qeff.core.options import (
+    CALIBRATIONS,
+    KV_PRECISIONS,
+    PRECISIONS,
+    TARGETS,
+    CompileOptions,
+    ExportOptions,
+    TextFile,
+)
 from qeff.core.progress import Progress
 from qeff.sources import Location, locate, locate_dummy
 
 CTX_LEN = 1024
 PROMPT_LEN = 128
 LOAD_FORMATS = ("auto", "dummy")
+CONTEXT_LENGTHS = ("comp_ctx_lengths_prefill", "comp_ctx_lengths_decode")
 
 
 def add_model_flags(parser: Parser) -> None:
@@ -125,6 +134,19 @@ def add_format_flags(group: Any) -> None:
         " may be repeated, the last match counts",
     )
     group.add_argument(
+        "--calibration",
+        choices=CALIBRATIONS,
+        default="auto",
+        help="how 4-bit and mx weights are rounded: gptq makes an error good in the weights beside"
+        " it, importance weighs errors by the activations, none does neither; default: auto,"
+        " which is gptq for weights that are no random numbers",
+    )
+    group.add_argument(
+        "--calibration-file",
+        metavar="FILE",
+        help="text whose activations decide; default: some pages of our own",
+    )
+    group.add_argument(
         "--kv-precision",
         choices=KV_PRECISIONS,
         help="number format of the cache; default: auto, fp32 beside fp32 weights, else fp16",
@@ -154,8 +176,9 @@ def _add_vendor_flags(parser: Parser) -> None:
     group.add_argument(
         "--enable-qnn", nargs="?", const=True, metavar="CONFIG", help="use the QNN SDK"
     )
-    group.add_argument("--comp-ctx-lengths-prefill", metavar="N,N", help=argparse.SUPPRESS)
-    group.add_argument("--comp-ctx-lengths-decode", metavar="N,N", help=argparse.SUPPRESS)
+    for name in CONTEXT_LENGTHS:
+        option = "--" + name.replace("_", "-")
+        group.add_argument(option, type=numbers, metavar="N,N", help=argparse.SUPPRESS)
     for name in ("aic-enable-depth-first", "allow-mxint8-mdp-io", "split-retained-state-io"):
         text = vendor.COMPILER_OPTIONS[name.replace("-", "_")]
         group.add_argument(f"--{name}", action="store_true", help=text)
@@ -209,6 +232,9 @@ def compile_options(args: argparse.Namespace) -> CompileOptions:
     if note := vendor.card_note(args.target, target, meant):
         args.screen.note(note)
     ctx_len = args.ctx_len or CTX_LEN
+    lengths = {name: getattr(args, name, None) for name in CONTEXT_LENGTHS}
+    is_enabled = getattr(args, "ccl_enabled", False)
+    check_context_lengths(ctx_len, is_enabled=is_enabled, **lengths)
     return CompileOptions(
         target=target,
         precision=same(args.precision, "mxfp6" if args.mxfp6_matmul else None, "--precision"),
@@ -216,6 +242,8 @@ def compile_options(args: argparse.Namespace) -> CompileOptions:
             args.kv_precision, "mxint8" if args.mxint8_kv_cache else None, "--kv-precision"
         ),
         precision_overrides=tuple(args.precision_override),
+        calibration=args.calibration,
+        calibration_file=TextFile.read(args.calibration_file) if args.calibration_file else None,
         # A chunk that nobody asked for shrinks with the context; one that was asked for must fit.
         prefill_seq_len=args.prompt_len or min(PROMPT_LEN, ctx_len),
         ctx_len=ctx_len,

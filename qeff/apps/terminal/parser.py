@@ -106,6 +106,16 @@ def device_group(text: str) -> tuple[int, ...]:
     return ids
 
 
+def numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them, in brackets or without."""
+    inner = text.strip().removeprefix("[").removesuffix("]")
+    try:
+        return tuple(int(part) for part in inner.split(","))
+    except ValueError:
+        what = f"{text!r} is not a list of whole numbers such as 5,6"
+        raise argparse.ArgumentTypeError(what) from None
+
+
 def override(text: str) -> tuple[str, str]:
     """A pattern of weight names and a precision: ``*.down_proj*=int8``."""
     pattern, equals, precision = text.rpartition("=")

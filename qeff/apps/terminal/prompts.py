@@ -1,4 +1,4 @@
-"""Which prompts to answer and how: the options, and the lists made of them.
+"""Which prompts to answer: the options, and the list made of them.
 
 ``--prompt`` holds several prompts with ``|`` between them, a file one per line.
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from qeff.apps.terminal.parser import Parser, positive
+from qeff.apps.terminal.parser import Parser
 from qeff.core.errors import OptionValueError, RequestError
 
 SEPARATOR = "|"
 
 
 def add_prompt_flags(parser: Parser) -> None:
-    """What to answer, and how long."""
+    """What to answer."""
     group = parser.add_argument_group("prompts")
     group.add_argument("--prompt", metavar="TEXT", help="the prompt; several with | between them")
     group.add_argument(
@@ -26,19 +26,7 @@ def add_prompt_flags(parser: Parser) -> None:
     )
     group.add_argument("--system", metavar="TEXT", help="system message; implies --chat")
     group.add_argument(
-        "--generation-len",
-        type=positive,
-        metavar="N",
-        help="tokens to generate at most; default: until --ctx-len is full",
-    )
-    group.add_argument(
         "--json", action="store_true", help="print one JSON object: text, token ids, timings"
-    )
-    group.add_argument(
-        "--threads",
-        type=positive,
-        metavar="N",
-        help="cpu threads; default: one for each physical core",
     )
 
 
@@ -77,27 +65,3 @@ def prompts_of_file(path: Path) -> list[str]:
     if not prompts:
         raise RequestError(f"{path} holds no prompt", "write one prompt per line")
     return prompts
-
-
-def add_sampling_flags(parser: Parser) -> None:
-    """How tokens are chosen; without any of these, always the likeliest."""
-    group = parser.add_argument_group("sampling")
-    group.add_argument("--temperature", type=float, metavar="X", help="0 takes the likeliest token")
-    group.add_argument("--top-k", type=int, metavar="N", help="only the N likeliest tokens")
-    group.add_argument(
-        "--top-p", type=float, metavar="X", help="only tokens within this probability"
-    )
-    group.add_argument(
-        "--min-p", type=float, metavar="X", help="only tokens this near the likeliest"
-    )
-    group.add_argument("--seed", type=int, metavar="N", help="equal seeds give equal text")
-    group.add_argument("--repetition-penalty", type=float, metavar="X", help="above 1: repeat less")
-    group.add_argument("--presence-penalty", type=float, metavar="X", help="above 0: repeat less")
-    group.add_argument("--frequency-penalty", type=float, metavar="X", help="the same, by count")
-    group.add_argument(
-        "--stop",
-        action="append",
-        metavar="TEXT",
-        help="end at this text; may be given several times",
-    )
-    group.add_argument("--ignore-eos", action="store_true", help="go on when the model is done")

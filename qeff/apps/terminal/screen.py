@@ -30,6 +30,13 @@ def paint(text: str, color: str) -> str:
     return f"\x1b[{_COLORS[color]}m{text}\x1b[0m"
 
 
+def dim_on_stdout(text: str) -> str:
+    """``text`` in a fainter colour, when stdout is a terminal and NO_COLOR is not set."""
+    if not (wants_color() and sys.stdout.isatty()):
+        return text
+    return f"\x1b[{_COLORS['dim']}m{text}\x1b[0m"
+
+
 def amount(count: float, unit: str = "bytes") -> str:
     """A count for reading: ``1.5 GB`` for bytes, else the number and its unit."""
     if unit != "bytes":

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
+from qeff.compile.calibration import Calibrator
 from qeff.compile.lowering import SectionWriter
 from qeff.compile.matrices import Stored, rewrite, split_weights
 from qeff.compile.panels.layout import panel_shape
@@ -45,9 +47,19 @@ if TYPE_CHECKING:
     from qeff.export.artifact import Graph
 
 PROGRAM = "program.json"
-LAYOUT = 1  # of panels and of the engine's own settings
+LAYOUT = 2  # of panels and of the engine's own settings
 _UNQUANTISED = ("f32", "f16")
 _HALF_ERROR = 1e-3  # relative; rounding alone stays below half of this
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """What one weight is made of, and who is told and asked while it is packed."""
+
+    tensor: ir.TensorProtocol
+    choice: Choice | None  # None: a plain array
+    report: ErrorReport
+    calibrator: Calibrator
 
 
 def lower(graph: Graph, options: CompileOptions, out: SectionWriter) -> None:
@@ -63,10 +75,14 @@ def lower(graph: Graph, options: CompileOptions, out: SectionWriter) -> None:
     validate(program)
     _tell_conversions(list(choices.values()))
     report = ErrorReport()
-    for entry in entries:
-        _promise(entry, tensors[entry.source], choices.get(entry.name), report, out)
+    matrices = [(entry, choices[entry.name]) for entry in entries if entry.is_matrix]
+    calibrator = Calibrator(planned, tensors, (out.calibration, options.calibration), matrices)
+    for entry in calibrator.in_order(entries):
+        packing = Packing(tensors[entry.source], choices.get(entry.name), report, calibrator)
+        _promise(entry, packing, out)
     if any(_is_lossy(choice) for choice in choices.values()):
         out.add_report("quantisation", report.summary)
+        out.add_report("calibration", calibrator.report)
     kv = _kv_precision(options)
     out.precision = _classes(entries, choices) | {"kv": kv}
     out.inputs, out.outputs = _border(program)
@@ -90,21 +106,16 @@ def _kv_precision(options: CompileOptions) -> str:
     return "fp32" if options.precision == "fp32" else "fp16"
 
 
-def _promise(
-    entry: Stored,
-    tensor: ir.TensorProtocol,
-    choice: Choice | None,
-    report: ErrorReport,
-    out: SectionWriter,
-) -> None:
+def _promise(entry: Stored, packing: Packing, out: SectionWriter) -> None:
+    choice = packing.choice
     if choice is None:
         dtype = _plain_dtype(entry)
-        out.add_weight(entry.name, entry.shape, dtype, partial(_plain, tensor, dtype))
+        out.add_weight(entry.name, entry.shape, dtype, partial(_plain, packing.tensor, dtype))
         return
     shape = panel_shape(choice.format, entry.matrix_shape)
 
     def produce() -> ArrayStream:
-        return ArrayStream(shape, np.dtype(np.uint8), _stream(entry, tensor, choice, report))
+        return ArrayStream(shape, np.dtype(np.uint8), _stream(entry, packing, choice))
 
     out.add_weight(entry.name, shape, "u8", produce)
 
@@ -114,13 +125,13 @@ def _plain(tensor: ir.TensorProtocol, dtype: str) -> np.ndarray:
     return values.astype(np.float32, copy=False) if dtype == "f32" else values
 
 
-def _stream(
-    entry: Stored, tensor: ir.TensorProtocol, choice: Choice, report: ErrorReport
-) -> Iterator[np.ndarray]:
+def _stream(entry: Stored, packing: Packing, choice: Choice) -> Iterator[np.ndarray]:
     """The panels of one matrix; its error goes into the report once it is known."""
-    sums = Sums()
+    sums, report = Sums(), packing.report
+    sensitivity = packing.calibrator.sensitivity(entry)
+    matrix = _open(entry, packing.tensor, choice)
     try:
-        yield from stream_panels(_open(entry, tensor, choice), choice.format, sums)
+        yield from stream_panels(matrix, choice.format, sums, sensitivity=sensitivity)
     except NoNumber as error:
         raise CompileError(
             f"the weight {entry.source} is damaged: {error}", "download the checkpoint again"

@@ -23,7 +23,6 @@ from qeff.ops import validate
 from qeff.runtime.session import Batch, Capabilities, Session, Span, StepOutput
 
 PROGRAM = "program.json"
-QUICK_TOKENS = 64  # products of this many reach their full speed already
 SPAN = np.dtype(  # ``qeff_span``; addresses are as wide as int64 on every machine it is built for
     [("start", np.int64), ("stop", np.int64), ("blocks", np.uint64), ("num_blocks", np.int64)]
 )
@@ -81,7 +80,7 @@ class NativeSession:
             max_sequences=options.max_batch,
             max_step_tokens=options.ctx_len,
             supports_trees=True,
-            quick_tokens=QUICK_TOKENS,
+            quick_tokens=options.prefill_seq_len,
             window=window,
         )
 

@@ -37,6 +37,7 @@ def open_session(container: Container, threads: int | None) -> Session:
         max_sequences=options.max_batch,
         max_step_tokens=options.ctx_len,
         supports_trees=True,
+        quick_tokens=options.prefill_seq_len,
     )
     interpreter = Interpreter(program, weights)
     interpreter.check_weights()

@@ -9,30 +9,31 @@ import ml_dtypes
 import numpy as np
 
 from qeff.compile.panels.layout import BLOCK_LEN, Coded, block_panels, plain_panels
-from qeff.compile.quantize.mx import BIAS, ELEMENTS, element_values, power_of_two, quantise_mx
-from qeff.compile.quantize.scale_search import quantise_q4_0, quantise_q8_0
+from qeff.compile.quantize.feedback import Sensitivity, quantise_rows
+from qeff.compile.quantize.rounding import quantise, restore, scales_of
 
 ENCODED = ("f32", "f16", "bf16", "q8_0", "q4_0", "mxfp4", "mxfp6", "mxfp8")
 _LARGEST_HALF = np.float32(65504)
 
 
-def encode_rows(rows: np.ndarray, form: str) -> tuple[np.ndarray, float]:
-    """Panels, uint8 [panels, bytes], of float32 rows, and the sum of squared differences."""
+def encode_rows(
+    rows: np.ndarray, form: str, sensitivity: Sensitivity | None = None
+) -> tuple[np.ndarray, float]:
+    """Panels, uint8 [panels, bytes], of float32 rows, and the sum of squared differences.
+
+    With a ``sensitivity`` block formats round to where products with the matrix change least.
+    """
     if form == "f32":
         return plain_panels(rows), 0.0
     if form in ("f16", "bf16"):
         narrow = _narrow(rows, form)
         return plain_panels(narrow), _distance(narrow.astype(np.float32), rows)
     blocks = _in_blocks(rows)
-    if form in ELEMENTS:
-        element = ELEMENTS[form]
-        exponents, codes = quantise_mx(blocks, element)
-        stored = (exponents + BIAS).astype(np.uint8)
-        restored = element_values(element)[codes] * power_of_two(exponents)[..., None]
+    if sensitivity is None:
+        stored, codes = quantise(blocks, form)
     else:
-        stored, codes = quantise_q8_0(blocks) if form == "q8_0" else quantise_q4_0(blocks)
-        levels = codes.view(np.int8) if form == "q8_0" else codes.astype(np.int8) - np.int8(8)
-        restored = levels * stored.astype(np.float32)[..., None]
+        stored, codes = quantise_rows(blocks.reshape(len(rows), -1), form, sensitivity)
+    restored = restore(codes.reshape(blocks.shape), scales_of(stored, form)[..., None], form)
     coded = Coded((), (stored,), codes.reshape(len(rows), -1))
     return block_panels(coded, form), _distance(restored, blocks)
 

@@ -16,9 +16,10 @@ from qeff.compile.quantize.mx import ELEMENTS, element_values
 PANEL_ROWS = 16
 BLOCK_LEN = 32
 _LANE = np.dtype(np.uint32)  # four neighbouring columns of a row, which lie together
-# The stored numbers of E2M3 elements: eight times an element is a base plus four times the high two
-# bits of its number, so that a table of 16 entries rebuilds it.
-_E2M3_BASES = (0, 1, 2, 3, 16, 18, 32, 48, -64, -48, -32, -30, -16, -15, -14, -13)
+# The stored numbers of E2M3 elements: eight times an element is a base, which the low bits of its
+# number name, plus four times the bits above them.
+_WHOLE_BASES = (-64, -32, 0, 32, -30, 2, -15, -13)
+_SPLIT_BASES = (0, 1, 2, 3, 16, 18, 32, 48, -64, -48, -32, -30, -16, -15, -14, -13)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +83,10 @@ def plain_panels(rows: np.ndarray) -> np.ndarray:
 def block_panels(coded: Coded, form: str) -> np.ndarray:
     """Scales and codes as panels, uint8 [panels, bytes]."""
     known = FORMATS[form]
-    codes = _E2M3_NUMBERS[coded.codes] if form == "mxfp6" else coded.codes
-    codes = _column_order(codes) if form == "mxfp8" else _lane_order(codes)
-    if known.code_bits != 8:
+    codes = _column_order(coded.codes) if form == "mxfp8" else _lane_order(coded.codes)
+    if form == "mxfp6":
+        codes = _join_e2m3(codes)
+    elif known.code_bits != 8:
         codes = _join_nibbles(codes) if known.code_bits == 4 else _join_sextets(codes)
     body = np.concatenate([*map(_scale_bytes, coded.inner), codes], axis=2)  # [panels, blocks, ·]
     num_panels = len(body)
@@ -140,12 +142,27 @@ def _join_sextets(codes: np.ndarray) -> np.ndarray:
     return np.concatenate([_join_nibbles(codes & 15), joined], axis=2)
 
 
-def _e2m3_numbers() -> np.ndarray:
+def _join_e2m3(codes: np.ndarray) -> np.ndarray:
+    """E2M3 elements: four groups of 64 in three times 64 bytes, two of them whole, two split."""
+    groups = codes.reshape(*codes.shape[:2], 8, PANEL_ROWS * 4)
+    planes = []
+    for first in range(2):
+        low, high = (_SPLIT_NUMBERS[groups[:, :, first + at]] for at in (2, 6))
+        for at, beside in ((0, low), (4, high)):
+            number = _WHOLE_NUMBERS[groups[:, :, first + at]]
+            byte = number & 3 | (number & 4) << 2 | number >> 3 << 5
+            planes.append(byte | beside >> 4 << 2)
+        planes.append(low & 15 | high << 4)
+    return np.concatenate(planes, axis=2)
+
+
+def _e2m3_numbers(bases: Sequence[int]) -> np.ndarray:
     """The stored number of each code of the specification."""
-    eightfold = [base + 4 * high for high in range(4) for base in _E2M3_BASES]
+    eightfold = [base + 4 * steps for steps in range(64 // len(bases)) for base in bases]
     number_of = {value: number for number, value in enumerate(eightfold)}
     elements = element_values(ELEMENTS["mxfp6"]) * 8
     return np.array([number_of[int(element)] for element in elements], np.uint8)
 
 
-_E2M3_NUMBERS = _e2m3_numbers()
+_WHOLE_NUMBERS = _e2m3_numbers(_WHOLE_BASES)
+_SPLIT_NUMBERS = _e2m3_numbers(_SPLIT_BASES)

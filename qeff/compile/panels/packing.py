@@ -19,8 +19,11 @@ from qeff.compile.panels.encoding import encode_rows, energy_of
 from qeff.compile.panels.gguf_rows import EXACT, read_gguf_rows
 from qeff.compile.panels.layout import PANEL_ROWS, block_panels
 from qeff.compile.panels.matrix import Matrix, NoNumber, float_matrix
+from qeff.compile.quantize.feedback import Sensitivity
 
 _CHUNK_VALUES = 1 << 17  # fits the cache of a core, with what the arithmetic needs beside it
+# Columns one after the other: many rows at a time, since each column is a call.
+_CHUNK_VALUES_FEEDBACK = 1 << 20
 _MAX_THREADS = 64
 
 
@@ -36,14 +39,22 @@ Piece = tuple[np.ndarray, float, float]  # panels, squared differences, squared 
 
 
 def stream_panels(
-    matrix: Matrix, form: str, sums: Sums | None = None, threads: int | None = None
+    matrix: Matrix,
+    form: str,
+    sums: Sums | None = None,
+    threads: int | None = None,
+    sensitivity: Sensitivity | None = None,
 ) -> Iterator[np.ndarray]:
-    """The panels of a matrix from first to last, uint8 [some panels, bytes] at a time."""
+    """The panels of a matrix from first to last, uint8 [some panels, bytes] at a time.
+
+    ``sensitivity`` is that of the columns, and the same for every matrix of a stack.
+    """
     assert matrix.packing is None or EXACT[matrix.packing] == form, (
         f"{matrix.packing} does not become {form} without loss"
     )
     sums = Sums() if sums is None else sums
-    for panels, error, energy in _in_order(_jobs(matrix, form), threads or num_threads()):
+    jobs = _jobs(matrix, form, sensitivity)
+    for panels, error, energy in _in_order(jobs, threads or num_threads()):
         sums.error += error
         sums.energy += energy
         yield panels
@@ -65,15 +76,22 @@ def num_threads() -> int:
     return min(cores or 1, _MAX_THREADS)
 
 
-def _jobs(matrix: Matrix, form: str) -> Iterator[Callable[[], Piece]]:
+def _jobs(
+    matrix: Matrix, form: str, sensitivity: Sensitivity | None
+) -> Iterator[Callable[[], Piece]]:
     num_matrices, num_rows, num_cols = matrix.shape
-    step = max(1, _CHUNK_VALUES // max(num_cols, 1) // PANEL_ROWS) * PANEL_ROWS
+    has_feedback = sensitivity is not None and sensitivity.factors
+    num_values = _CHUNK_VALUES_FEEDBACK if has_feedback else _CHUNK_VALUES
+    step = max(1, num_values // max(num_cols, 1) // PANEL_ROWS) * PANEL_ROWS
     for index in range(num_matrices):
         for start in range(0, num_rows, step):
-            yield _job(matrix, form, (index, start, min(start + step, num_rows)))
+            place = (index, start, min(start + step, num_rows))
+            yield _job(matrix, form, place, sensitivity)
 
 
-def _job(matrix: Matrix, form: str, place: tuple[int, int, int]) -> Callable[[], Piece]:
+def _job(
+    matrix: Matrix, form: str, place: tuple[int, int, int], sensitivity: Sensitivity | None
+) -> Callable[[], Piece]:
     def repack() -> Piece:
         assert matrix.packing is not None
         return block_panels(read_gguf_rows(matrix.read(*place), matrix.packing), form), 0.0, 0.0
@@ -83,7 +101,7 @@ def _job(matrix: Matrix, form: str, place: tuple[int, int, int]) -> Callable[[],
         energy = energy_of(rows)
         if not math.isfinite(energy):
             raise NoNumber(f"rows {place[1]} to {place[2]} hold values that are no numbers")
-        panels, error = encode_rows(rows, form)
+        panels, error = encode_rows(rows, form, sensitivity)
         return panels, error, energy
 
     return encode if matrix.packing is None else repack

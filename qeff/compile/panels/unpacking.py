@@ -16,10 +16,10 @@ from qeff.compile.panels.layout import panel_shape
 _PLAIN = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 _ELEMENTS = {
     "mxfp4": (ml_dtypes.float4_e2m1fn, 16),
-    "mxfp6": (ml_dtypes.float6_e2m3fn, 64),  # numbered as docs/panels.md says
     "mxfp8": (ml_dtypes.float8_e4m3fn, 256),
 }
-_E2M3_BASES = np.array([0, 1, 2, 3, 16, 18, 32, 48, -64, -48, -32, -30, -16, -15, -14, -13])
+_WHOLE_BASES = np.array([-64, -32, 0, 32, -30, 2, -15, -13])
+_SPLIT_BASES = np.array([0, 1, 2, 3, 16, 18, 32, 48, -64, -48, -32, -30, -16, -15, -14, -13])
 _ROWS, _BLOCK = 16, 32
 _PANELS_AT_ONCE = 64
 
@@ -71,6 +71,17 @@ def _sextets(data: np.ndarray) -> np.ndarray:
     return np.asarray(_nibbles(data) | high << 4)
 
 
+def _e2m3(data: np.ndarray) -> np.ndarray:
+    """E2M3 elements [panels, blocks, 16, 32] by the bases of docs/panels.md."""
+    group, place = _COLUMN // 4, _ROW * 4 + _COLUMN % 4
+    third = group % 2 * 3 * 64 + place  # where the 192 bytes of four groups begin
+    beside = data[..., third + group // 4 * 64].astype(np.int32)
+    whole = _WHOLE_BASES[beside % 4 + beside // 16 % 2 * 4] + beside // 32 * 4
+    nibble = data[..., third + 128] >> (group // 4 * 4).astype(np.uint8) & 15
+    split = _SPLIT_BASES[nibble] + beside // 4 % 4 * 4
+    return np.asarray(np.where(group % 4 < 2, whole, split), np.float32) / 8
+
+
 def _rows(values: np.ndarray) -> np.ndarray:
     """[panels, blocks, 16, 32] as [panels, 16, columns]."""
     return values.transpose(0, 2, 1, 3).reshape(len(values), _ROWS, -1)
@@ -94,21 +105,15 @@ def _q4_1(panels: np.ndarray) -> np.ndarray:
 
 
 def _mx(form: str, group_bytes: int) -> Callable[[np.ndarray], np.ndarray]:
-    dtype, num_codes = _ELEMENTS[form]
-    elements = np.arange(num_codes, dtype=np.uint8).view(dtype).astype(np.float32)
-    if form == "mxfp6":
-        number = np.arange(num_codes)
-        elements = np.float32(0.125) * (_E2M3_BASES[number % 16] + 4 * (number // 16))
-        elements = elements.astype(np.float32)
-
     def read(panels: np.ndarray) -> np.ndarray:
         data = panels.reshape(len(panels), -1, group_bytes)
         scales = np.ldexp(np.float32(1), data[..., :_ROWS].astype(np.int32) - 127)
         body = data[..., _ROWS:]
-        if form == "mxfp8":
-            codes = body[..., _BY_COLUMN]
-        else:
-            codes = _nibbles(body) if form == "mxfp4" else _sextets(body)
+        if form == "mxfp6":
+            return _rows(scales[..., None] * _e2m3(body))
+        dtype, num_codes = _ELEMENTS[form]
+        elements = np.arange(num_codes, dtype=np.uint8).view(dtype).astype(np.float32)
+        codes = body[..., _BY_COLUMN] if form == "mxfp8" else _nibbles(body)
         return _rows(scales[..., None] * elements[codes])
 
     return read

@@ -7,6 +7,8 @@ fit of the codes that it gives, and the best is kept. Takes float32 blocks along
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from qeff.compile.quantize.blocks import levels_of, scales_of
@@ -14,7 +16,9 @@ from qeff.compile.quantize.blocks import levels_of, scales_of
 _LARGEST_HALF = 65504.0
 # The level that the largest value of a block falls on: −8 is the end of the range, beyond it the
 # largest value is cut, and on the positive side there are only seven levels.
-_TRIED = (-8.0, -7.7, -7.3, -6.9, -8.4, -8.9, 7.0, 7.4, 6.6, 7.9)
+TRIED = (-8.0, -7.7, -7.3, -6.9, -8.4, -8.9, 7.0, 7.4, 6.6, 7.9)
+# Where the weights of the error are known, the best scale may be farther away.
+TRIED_WEIGHED = (*TRIED, -6.3, -6.6, -7.1, -7.5, -8.2, -8.65, -9.2, 6.2, 6.8, 7.2, 7.6)
 
 
 def quantise_q8_0(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -25,7 +29,7 @@ def quantise_q8_0(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def quantise_q4_0(
-    blocks: np.ndarray, importance: np.ndarray | None = None
+    blocks: np.ndarray, importance: np.ndarray | None = None, tried: Sequence[float] = TRIED
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scales float16 [...] and codes from 0 to 15 [..., 32]; value = scale · (code − 8).
 
@@ -36,7 +40,7 @@ def quantise_q4_0(
     extreme = np.where(-low > high, low, high)
     inverse = np.divide(1, extreme, out=np.zeros_like(extreme), where=extreme != 0)
     levels, best_gain, best = np.empty_like(blocks), np.full_like(extreme, -1), extreme / -8
-    for level in _TRIED:
+    for level in tried:
         np.multiply(blocks, (np.float32(level) * inverse)[..., None], out=levels)
         np.rint(levels, out=levels)
         np.clip(levels, -8, 7, out=levels)

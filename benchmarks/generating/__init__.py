@@ -1,0 +1,3 @@
+"""The measurements of the generation engine alone; ``benchmarks/generation.py`` runs them."""
+
+from __future__ import annotations
