@@ -46,7 +46,7 @@ def test_it_reads_well(folder: Path) -> None:
     )
     assert shown["weights"].startswith("f32 ") and ", q4_0 " in shown["weights"]
     assert " ops: 15 linear, " in shown["program"]
-    assert sorted(shown["engine"].split(", ")) == ["kv fp16", "layout 1"]
+    assert sorted(shown["engine"].split(", ")) == ["kv fp16", "layout 2"]
     assert shown["quality"].startswith("KL divergence ") and "page of English" in shown["quality"]
 
 
