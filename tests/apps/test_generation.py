@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -217,10 +218,9 @@ def test_a_target_without_trees_says_so(tiny, cache, capsys) -> None:
 
 
 def test_a_draft_of_another_tokenizer(tiny, cache, capsys, tmp_path) -> None:
-    from conftest import make_model
     from tokenizers import Tokenizer
 
-    other = make_model(tmp_path / "other")
+    other = shutil.copytree(tiny, tmp_path / "other")
     tokenizer = Tokenizer.from_file(str(other / "tokenizer.json"))
     tokenizer.add_tokens(["zebra"])
     tokenizer.save(str(other / "tokenizer.json"))

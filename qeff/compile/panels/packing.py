@@ -23,7 +23,7 @@ from qeff.compile.quantize.feedback import Sensitivity
 
 _CHUNK_VALUES = 1 << 17  # fits the cache of a core, with what the arithmetic needs beside it
 # Columns one after the other: many rows at a time, since each column is a call.
-_CHUNK_VALUES_FEEDBACK = 1 << 20
+_CHUNK_VALUES_FEEDBACK = 1 << 19
 _MAX_THREADS = 64
 
 

@@ -19,6 +19,7 @@ MAX_SPAN = 4096  # columns that are treated together: the factor of more would n
 # Added to G, as a part of its diagonal. Inner products between columns are what a short text tells
 # least surely; with this much they are believed by half.
 DAMPING = 1.0
+_STRETCH = 8 * BLOCK_LEN  # columns whose errors reach the far rest of a row together
 _LEAST = 1e-4  # importance of a column whose input was never seen
 
 
@@ -111,15 +112,28 @@ def quantise_rows(
 def _round_span(rest: np.ndarray, form: str, scales: np.ndarray, upper: np.ndarray) -> np.ndarray:
     """The codes of [cols, rows], which is used up; ``scales`` are [blocks, rows]."""
     codes = np.empty(rest.shape, np.uint8)
-    for start in range(0, len(rest), BLOCK_LEN):
-        stop = start + BLOCK_LEN
-        block, scale = rest[start:stop], scales[start // BLOCK_LEN]
-        errors = np.empty_like(block)
-        for place in range(start, stop):
-            column, error, row = place - start, errors[place - start], upper[place, place:stop]
-            codes[place] = codes_of(block[column], scale, form)
-            np.subtract(block[column], restore(codes[place], scale, form), out=error)
-            error /= row[0]
-            block[column + 1 :] -= row[1:, None] * error
+    for start in range(0, len(rest), _STRETCH):
+        stop = min(start + _STRETCH, len(rest))
+        errors = np.empty_like(rest[start:stop])
+        for first in range(start, stop, BLOCK_LEN):
+            last = first + BLOCK_LEN
+            block, mine = slice(first, last), slice(first - start, last - start)
+            scale = scales[first // BLOCK_LEN]
+            codes[block] = _round_block(rest[block], form, scale, upper[block, block], errors[mine])
+            rest[last:stop] -= upper[block, last:stop].T @ errors[mine]
+        # What lies far behind is moved by many columns at once.
         rest[stop:] -= upper[start:stop, stop:].T @ errors
+    return codes
+
+
+def _round_block(
+    block: np.ndarray, form: str, scale: np.ndarray, upper: np.ndarray, errors: np.ndarray
+) -> np.ndarray:
+    """The codes of one block [32, rows]; the errors, as the rest needs them, go to ``errors``."""
+    codes = np.empty(block.shape, np.uint8)
+    for column, (values, error) in enumerate(zip(block, errors, strict=True)):
+        codes[column] = codes_of(values, scale, form)
+        np.subtract(values, restore(codes[column], scale, form), out=error)
+        error /= upper[column, column]
+        block[column + 1 :] -= upper[column, column + 1 :, None] * error
     return codes
