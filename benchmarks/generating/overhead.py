@@ -43,6 +43,7 @@ class FreeSession:
         )
         draws = np.random.default_rng(0)
         self._logits = draws.standard_normal((16 * num_requests, vocab_size), np.float32)
+        self._likeliest = self._logits.argmax(axis=1)
         self.seconds = 0.0
 
     def reserve(self, num_blocks: int) -> None:
@@ -51,7 +52,10 @@ class FreeSession:
     def step(self, batch: Batch) -> StepOutput:
         """The first rows, whatever was asked."""
         started_at = time.perf_counter()
-        output = StepOutput(self._logits[: len(batch.logit_rows)])
+        logits, likeliest = self._logits[: len(batch.logit_rows)], None
+        if batch.is_greedy:
+            logits, likeliest = logits[:0], self._likeliest[: len(batch.logit_rows)]
+        output = StepOutput(logits, likeliest)
         self.seconds += time.perf_counter() - started_at
         return output
 
@@ -119,7 +123,9 @@ def _start(num_requests: int, vocab_size: int, kind: str) -> tuple[Engine, FreeS
     engine = Engine(session, drafting=drafting)
     draws = np.random.default_rng(1)
     for _ in range(num_requests):
-        prompt = tuple(int(t) for t in draws.integers(0, vocab_size, NUM_PROMPT))
+        # Of different lengths, so that some sequence needs a block in almost every step.
+        length = NUM_PROMPT + int(draws.integers(BLOCK_LEN))
+        prompt = tuple(int(t) for t in draws.integers(0, vocab_size, length))
         engine.add(Request(prompt, SamplingParams(ignore_eos=True)))
     while engine.stats.num_waiting or engine.stats.num_output_tokens < 3 * num_requests:
         engine.step()

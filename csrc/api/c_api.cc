@@ -131,7 +131,8 @@ int qeff_reserve(qeff_session* session, int64_t num_blocks, char* error, size_t 
   return guarded(error, error_size, [&] { session->executor.reserve(num_blocks); });
 }
 
-int qeff_step(qeff_session* session, const qeff_batch* batch, float* logits, char* error, size_t error_size) {
+int qeff_step(qeff_session* session, const qeff_batch* batch, float* logits, int64_t* likeliest, char* error,
+              size_t error_size) {
   return guarded(error, error_size, [&] {
     if (batch->num_tokens < 0 || batch->num_tokens > 1 << 24 || batch->num_spans < 0 ||
         batch->num_spans > batch->num_tokens || batch->num_rows < 0 || batch->num_rows > 1 << 24)
@@ -143,7 +144,7 @@ int qeff_step(qeff_session* session, const qeff_batch* batch, float* logits, cha
     }
     session->executor.step({batch->tokens, batch->positions, batch->num_tokens, session->spans.data(), batch->num_spans,
                             batch->rows, batch->num_rows, batch->parents},
-                           logits);
+                           logits, likeliest);
   });
 }
 

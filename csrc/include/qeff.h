@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-#define QEFF_API_VERSION 2
+#define QEFF_API_VERSION 3
 
 enum {
   QEFF_OK = 0,
@@ -79,9 +79,11 @@ QEFF_EXPORT void qeff_describe(const qeff_session* session, qeff_info* info);
 
 /* Makes room for cache blocks 0 .. num_blocks - 1; what they held is lost. */
 QEFF_EXPORT int qeff_reserve(qeff_session* session, int64_t num_blocks, char* error, size_t error_size);
-/* Runs all tokens, keeps their keys and values, writes num_rows * vocab_size floats to `logits`. */
-QEFF_EXPORT int qeff_step(qeff_session* session, const qeff_batch* batch, float* logits, char* error,
-                          size_t error_size);
+/* Runs all tokens, keeps their keys and values, and writes what is wanted of the rows, either of which may be NULL:
+ * num_rows * vocab_size floats to `logits`; to `likeliest` for each row the token with the largest logit, the first of
+ * equal ones, or -1 where the largest is not a finite number. */
+QEFF_EXPORT int qeff_step(qeff_session* session, const qeff_batch* batch, float* logits, int64_t* likeliest,
+                          char* error, size_t error_size);
 /* Copies whole blocks: pairs[2i] to pairs[2i + 1], in order. */
 QEFF_EXPORT int qeff_copy_blocks(qeff_session* session, const int32_t* pairs, int64_t num_pairs, char* error,
                                  size_t error_size);

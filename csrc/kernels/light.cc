@@ -246,6 +246,52 @@ void weighted_sum(const float* const* rows, const float* weights, int64_t count,
   }
 }
 
+// With NaN among them, or infinities: one after the other.
+Likeliest likeliest_of_any(const float* x, int64_t n) {
+  int64_t best = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    if (x[i] != x[i]) return {-1, x[i]};
+    if (x[i] > x[best]) best = i;
+  }
+  return {best, x[best]};
+}
+
+Likeliest likeliest(const float* x, int64_t n) {
+  constexpr int64_t kPart = 256;  // floats that are looked through a second time
+  F32 doubt = zero();             // stays zero as long as all are finite
+  int64_t at = 0, i = 0;
+  float best = x[0];
+  for (; i + kPart <= n; i += kPart) {
+    F32 running[4] = {load(x + i), load(x + i), load(x + i), load(x + i)};
+    for (int64_t j = i; j < i + kPart; j += 4 * kLanes) {
+      for (int v = 0; v < 4; ++v) {
+        const F32 some = load(x + j + v * kLanes);
+        running[v] = max(running[v], some);
+        doubt = fma(some, zero(), doubt);
+      }
+    }
+    const float largest = reduce_max(max(max(running[0], running[1]), max(running[2], running[3])));
+    if (largest > best) {
+      best = largest;
+      at = i;
+    }
+  }
+  float all[kLanes];
+  store(all, doubt);
+  for (const float one : all) {
+    if (one != 0) return likeliest_of_any(x, n);
+  }
+  for (int64_t j = i; j < n; ++j) {
+    if (!__builtin_isfinite(x[j])) return likeliest_of_any(x, n);
+    if (x[j] > best) {
+      best = x[j];
+      at = j;
+    }
+  }
+  while (x[at] != best) ++at;
+  return {at, best};
+}
+
 const LightKernels kTable = {
     rms_norm,
     layer_norm,
@@ -262,6 +308,7 @@ const LightKernels kTable = {
     softmax,
     matmul,
     weighted_sum,
+    likeliest,
 };
 
 }  // namespace

@@ -50,6 +50,12 @@ struct NormArgs {
   float eps;
 };
 
+// The place of the largest of some floats, the first of equal ones; -1 where one is NaN.
+struct Likeliest {
+  int64_t index;
+  float value;
+};
+
 struct LightKernels {
   // Each group by itself: x / sqrt(mean(x^2) + eps) * weight + bias; layer_norm subtracts the mean first.
   void (*rms_norm)(const NormArgs& args, const float* x, float* y);
@@ -75,6 +81,8 @@ struct LightKernels {
   // y[i] = sum over j < count, in order, of weights[j] * rows[j][i]; 0 where count is 0. A null row is zeros.
   void (*weighted_sum)(const float* const* rows, const float* weights, int64_t count, int64_t n,
                        float* y);
+  // n > 0.
+  Likeliest (*likeliest)(const float* x, int64_t n);
 };
 
 }  // namespace qeff

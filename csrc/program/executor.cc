@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 
 #include "base/error.h"
@@ -111,6 +112,10 @@ void Executor::check(const StepInput& input) const {
 }
 
 namespace {
+constexpr int64_t kSlice = 1 << 13;  // of a row of logits, that one thread looks through
+
+int64_t num_slices(int64_t vocab_size) { return (vocab_size + kSlice - 1) / kSlice; }
+
 // Room for this many entries of an arena.
 AlignedMemory arena(int64_t count, int64_t entry_bytes) {
   if (entry_bytes != 0 && count > (int64_t{1} << 46) / entry_bytes)
@@ -195,9 +200,17 @@ void Executor::prepare(const StepInput& input, float* logits) {
   step_stamp_ += static_cast<uint32_t>(plan_.phases.size());
 }
 
-void Executor::step(const StepInput& input, float* logits) {
+void Executor::step(const StepInput& input, float* logits, int64_t* likeliest) {
   check(input);
   if (input.num_tokens == 0) return;
+  const int id = plan_.program.logits;
+  const int64_t size = plan_.program.values[id].size;
+  if (logits == nullptr && plan_.places[id].where == Place::Where::kLogits) {
+    const size_t bytes = static_cast<size_t>(input.num_rows * size) * 4;
+    if (logits_.bytes() < bytes) logits_ = AlignedMemory(bytes);
+    logits = reinterpret_cast<float*>(logits_.data());
+  }
+  slices_.resize(likeliest == nullptr ? 0 : static_cast<size_t>(input.num_rows * num_slices(size)));
   prepare(input, logits);
   pool_.run([](void* self, int member) { static_cast<Executor*>(self)->run_member(member); }, this);
   const int op = step_.failed_op.load();
@@ -205,11 +218,34 @@ void Executor::step(const StepInput& input, float* logits) {
     refuse("op '" + plan_.program.ops[static_cast<size_t>(op)].name + "' was asked for entry " +
            std::to_string(step_.failed_number.load()) + ", which does not exist");
   }
-  const int id = plan_.program.logits;
-  if (plan_.places[id].where != Place::Where::kLogits) {
-    const int64_t size = plan_.program.values[id].size;
+  if (logits != nullptr && plan_.places[id].where != Place::Where::kLogits) {
     for (int64_t r = 0; r < input.num_rows; ++r)
       std::memcpy(logits + r * size, step_.entry<float>(id, r), static_cast<size_t>(size) * 4);
+  }
+  if (likeliest != nullptr) join_slices(likeliest);
+}
+
+void Executor::run_slices(int member) {
+  const int id = plan_.program.logits;
+  const int64_t size = plan_.program.values[id].size, count = num_slices(size);
+  for (size_t s = static_cast<size_t>(member); s < slices_.size(); s += static_cast<size_t>(pool_.num_threads())) {
+    const int64_t row = static_cast<int64_t>(s) / count, first = static_cast<int64_t>(s) % count * kSlice;
+    slices_[s] = kernels_.light->likeliest(step_.entry<float>(id, row) + first, std::min(kSlice, size - first));
+  }
+}
+
+void Executor::join_slices(int64_t* likeliest) const {
+  const int64_t count = num_slices(plan_.program.values[plan_.program.logits].size);
+  for (int64_t row = 0; row < step_.num_rows; ++row) {
+    const Likeliest* slices = slices_.data() + row * count;
+    int64_t best = 0;
+    bool is_number = true;
+    for (int64_t s = 0; s < count; ++s) {
+      is_number &= slices[s].index >= 0;
+      if (slices[s].value > slices[best].value) best = s;
+    }
+    is_number &= std::isfinite(slices[best].value);
+    likeliest[row] = is_number ? best * kSlice + slices[best].index : -1;
   }
 }
 
@@ -227,6 +263,7 @@ void Executor::run_member(int member) {
     if (is_timed) profile_[index] += now_ns() - before - alone_ns_;
     index = next;
   }
+  run_slices(member);
 }
 
 size_t Executor::skip_alone(size_t index) const {

@@ -269,8 +269,13 @@ Floats run_two(Executor& executor, const Ids (&sequences)[2], const std::vector<
       }
     }
     Floats logits(rows.size() * kVocab);
+    Ids likeliest(rows.size());
     executor.step({tokens.data(), positions.data(), 2 * count, spans.data(), 2, rows.data(), 2 * count, nullptr},
-                  logits.data());
+                  logits.data(), likeliest.data());
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const auto row = logits.begin() + static_cast<int64_t>(r) * kVocab;
+      expect(likeliest[r] == std::max_element(row, row + kVocab) - row, "the likeliest token of a row");
+    }
     for (int64_t s = 0; s < 2; ++s)
       std::memcpy(&result[static_cast<size_t>((s * kLen + done) * kVocab)],
                   &logits[static_cast<size_t>(s * count * kVocab)], static_cast<size_t>(count * kVocab) * 4);
@@ -328,7 +333,7 @@ void test_refusals(const std::string& folder, const Ids (&sequences)[2], const F
     const SpanInput span{0, 1, &block, 1};
     Floats logits(kVocab);
     try {
-      executor.step({&token, &position, 1, &span, 1, &row, 1, nullptr}, logits.data());
+      executor.step({&token, &position, 1, &span, 1, &row, 1, nullptr}, logits.data(), nullptr);
     } catch (const Error& error) {
       expect(error.code() == ErrorCode::kRequest, std::string(what) + " is the request's error");
       return;

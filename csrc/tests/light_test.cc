@@ -227,6 +227,36 @@ void test_rope(const Kernels& kernels) {
   }
 }
 
+void test_likeliest(const Kernels& kernels) {
+  const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  for (const int64_t n : {1, 2, 15, 255, 256, 257, 1000, 5000}) {
+    const Floats x = random_floats(static_cast<size_t>(n), 4.0f, 12);
+    const auto check = [&](const Floats& values, int64_t expected, const char* what) {
+      const Likeliest found = kernels.light->likeliest(values.data(), n);
+      const bool has_value = expected < 0 || found.value == values[static_cast<size_t>(expected)];
+      expect(found.index == expected && has_value, std::string(kernels.isa) + " likeliest of " + std::to_string(n) + ": " + what);
+    };
+    check(x, std::max_element(x.begin(), x.end()) - x.begin(), "random");
+    check(Floats(x.size(), -3.0f), 0, "all equal");
+    check(Floats(x.size(), -infinity), 0, "all masked");
+    for (const size_t place : {size_t{0}, x.size() / 2, x.size() - 1}) {
+      Floats y = x;
+      y[place] = 100.0f;
+      check(y, static_cast<int64_t>(place), "one high");
+      y.back() = 100.0f;
+      check(y, static_cast<int64_t>(place), "the first of two");
+      y = x;
+      y[place] = infinity;
+      check(y, static_cast<int64_t>(place), "infinite");
+      y.back() = nan;
+      check(y, -1, "NaN");
+      y = Floats(x.size(), -infinity);
+      y[place] = -5.0f;
+      check(y, static_cast<int64_t>(place), "one not masked");
+    }
+  }
+}
+
 void test_softmax_and_products(const Kernels& kernels) {
   const std::string isa = kernels.isa;
   for (const int64_t n : {1, 3, 8, 17, 64, 129}) {
@@ -300,6 +330,7 @@ int main() {
     qeff::test_norms(kernels);
     qeff::test_rope(kernels);
     qeff::test_softmax_and_products(kernels);
+    qeff::test_likeliest(kernels);
     qeff::test_equal(all.front(), kernels);
     std::printf("%s: done\n", kernels.isa);
   }

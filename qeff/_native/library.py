@@ -14,7 +14,7 @@ from pathlib import Path
 
 from qeff.core.errors import ContainerError, QeffError, RequestError, ResourceError
 
-API_VERSION = 2
+API_VERSION = 3
 ERROR_BYTES = 1024
 NAME = "libqeff.dylib" if sys.platform == "darwin" else "libqeff.so"
 
@@ -74,7 +74,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "qeff_close": (None, (handle,)),
     "qeff_describe": (None, (handle, POINTER(Info))),
     "qeff_reserve": (c_int, (handle, c_int64, *_ERROR)),
-    "qeff_step": (c_int, (handle, POINTER(Batch), POINTER(c_float), *_ERROR)),
+    "qeff_step": (c_int, (handle, POINTER(Batch), POINTER(c_float), POINTER(c_int64), *_ERROR)),
     "qeff_copy_blocks": (c_int, (handle, POINTER(c_int32), c_int64, *_ERROR)),
     "qeff_copy_rows": (c_int, (handle, POINTER(c_int64), c_int64, *_ERROR)),
     "qeff_profile": (None, (handle, c_int32)),

@@ -43,6 +43,7 @@ class Plan:
     batch: Batch
     entries: tuple[Entry, ...]
     copies: tuple[tuple[int, int], ...]
+    is_steady: bool = False  # one token for each of the sequences that had one in the step before
 
 
 def build_plan(entries: Sequence[Entry], copies: Sequence[tuple[int, int]]) -> Plan:
@@ -75,13 +76,14 @@ def build_plan(entries: Sequence[Entry], copies: Sequence[tuple[int, int]]) -> P
         if entry.draft.tokens:
             _add_draft(entry.draft, tokens, positions, parents)
             rows.extend(range(len(tokens) - len(entry.draft), len(tokens)))
-        spans.append(Span(start, len(tokens), _table(sequence)))
+        spans.append(Span(start, len(tokens), table_of(sequence)))
     batch = Batch(
         tokens=np.asarray(tokens, np.int64),
         positions=np.asarray(positions, np.int64),
         spans=tuple(spans),
         logit_rows=np.asarray(rows, np.int64),
         parents=None if parents is None else np.asarray(parents, np.int64),
+        is_greedy=all(one.sequence.is_greedy and not one.num_prompt_rows for one in entries),
     )
     return Plan(batch, tuple(entries), tuple(copies))
 
@@ -98,7 +100,7 @@ def _add_draft(
     tokens.extend(draft.tokens)
 
 
-def _table(sequence: SequenceState) -> tuple[int, ...]:
+def table_of(sequence: SequenceState) -> tuple[int, ...]:
     """The block table; a dropped block is never read, and any number will do for it."""
     num_dropped = sequence.num_dropped
     if not num_dropped:

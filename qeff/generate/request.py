@@ -133,15 +133,14 @@ class Result:
         return self.num_accepted / self.num_drafted if self.num_drafted else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(NamedTuple):  # made for every sequence of every step, and quick to make
     """What one step added to one output of a request; the last one carries the whole result."""
 
     request_id: str
     token_ids: tuple[int, ...]
     text: str
     result: Result | None = None
-    index: int = 0  # which of the n outputs
+    index: int = 0  # type: ignore[assignment]  # which of the n outputs; no tuple is searched
     logprobs: tuple[Choice, ...] = ()  # one for each of token_ids, when asked for
 
     @property

@@ -7,7 +7,7 @@ and where the answers go.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,11 +17,11 @@ from qeff.generate.admission import check_request, make_search, make_tasks
 from qeff.generate.beam import BeamSearch
 from qeff.generate.plan import Entry, Plan
 from qeff.generate.request import Choice, Delta, FinishReason, Request, Result
-from qeff.generate.sampling import expand, score
+from qeff.generate.sampling import expand, not_finite, score
 from qeff.generate.scheduler import Scheduler
 from qeff.generate.task import Task
 from qeff.generate.verify import Walk, verify
-from qeff.runtime.session import Session
+from qeff.runtime.session import Session, StepOutput
 
 if TYPE_CHECKING:
     from qeff.generate.drafting import Drafting
@@ -141,7 +141,9 @@ class Runner:
         plan = self._scheduler.schedule(self._propose())
         if plan is None:
             return []
-        logits = self._run(plan)
+        output = self._run(plan)
+        if plan.is_steady and output.likeliest is not None:
+            return self._accept(plan, output.likeliest)
         beams: list[Entry] = []
         walks: list[Walk] = []
         for entry in plan.entries:
@@ -150,10 +152,28 @@ class Runner:
                 beams.append(entry)
             else:
                 walks.append(Walk(entry, task))
-        deltas = self._walk(walks, logits)
-        return [*deltas, *self._search(beams, logits)] if beams else deltas
+        deltas = self._walk(walks, output)
+        return [*deltas, *self._search(beams, output.logits)] if beams else deltas
 
     # ---- one token at a time, or as many as a draft had right ----------------------------------
+
+    def _accept(self, plan: Plan, likeliest: np.ndarray) -> list[Delta]:
+        """The usual step: one token for each sequence, and each is the likeliest."""
+        self._scheduler.advance_steady()
+        deltas = []
+        for entry, token in zip(plan.entries, likeliest.tolist(), strict=True):
+            task = self._tasks[entry.sequence.id]
+            if token < 0:
+                rest, result = self._finish(task, FinishReason.ERROR, not_finite())
+                deltas.append(Delta(task.request.id, (), rest, result, task.index))
+                continue
+            delta, finish = task.accept(Choice(token))
+            if finish is not None:
+                rest, result = self._finish(task, finish)
+                delta = delta._replace(text=delta.text + rest, result=result)
+            deltas.append(delta)
+            self._num_output_tokens += 1
+        return deltas
 
     def _propose(self) -> dict[str, Draft] | None:
         if self._drafting is None:
@@ -163,9 +183,9 @@ class Runner:
         num_others = len(self._scheduler.running) - len(tasks)
         return self._drafting.propose(tasks, num_others) if tasks else None
 
-    def _run(self, plan: Plan) -> np.ndarray:
+    def _run(self, plan: Plan) -> StepOutput:
         started_at = time.perf_counter()
-        for entry in plan.entries:
+        for entry in () if plan.is_steady else plan.entries:
             task = self._tasks.get(entry.sequence.id)
             if task is not None and task.started_at is None:
                 task.started_at = started_at
@@ -179,9 +199,9 @@ class Runner:
         self._num_step_tokens += len(plan.batch.tokens)
         if self._drafting:
             self._drafting.note_step(len(plan.batch.tokens), seconds)
-        return output.logits
+        return output
 
-    def _walk(self, walks: list[Walk], logits: np.ndarray) -> list[Delta]:
+    def _walk(self, walks: list[Walk], output: StepOutput) -> list[Delta]:
         taken: dict[Walk, list[tuple[Delta, FinishReason | None]]] = {}
 
         def take(walk: Walk, choice: Choice) -> bool:
@@ -191,12 +211,12 @@ class Runner:
 
         for walk in walks:
             if walk.entry.num_prompt_rows:
-                self._score_prompt(walk, logits)
-        failed = verify([walk for walk in walks if walk.entry.is_due], logits, take)
+                self._score_prompt(walk, output.logits)
+        failed = verify([walk for walk in walks if walk.entry.is_due], output, take)
         moves: list[tuple[int, int]] = []
         for walk in walks:
             if walk.entry.draft.tokens:
-                self._learn(walk, logits)
+                self._learn(walk, output)
             moves.extend(self._scheduler.advance(walk.entry, walk.path))
         if moves:
             self._session.copy_rows(moves)
@@ -217,10 +237,14 @@ class Runner:
             num_top = task.request.params.prompt_logprobs or 0
             task.prompt_logprobs.extend(score(rows, task.request.prompt[first:stop], num_top))
 
-    def _learn(self, walk: Walk, logits: np.ndarray) -> None:
+    def _learn(self, walk: Walk, output: StepOutput) -> None:
         draft = walk.entry.draft
         assert self._drafting is not None, "a draft that nobody made"
-        likeliest = {node: int(np.argmax(logits[walk.entry.row(node)])) for node in draft.watched}
+        rows = {node: walk.entry.row(node) for node in draft.watched}
+        if output.likeliest is None:
+            likeliest = {node: int(np.argmax(output.logits[row])) for node, row in rows.items()}
+        else:
+            likeliest = {node: int(output.likeliest[row]) for node, row in rows.items()}
         self._drafting.note_draft(walk.task, draft, walk.path, likeliest)
 
     def _join(self, task: Task, pieces: list[tuple[Delta, FinishReason | None]]) -> Delta:
@@ -228,8 +252,7 @@ class Runner:
         self._num_output_tokens += len(pieces)
         delta = pieces[0][0]
         for more, _ in pieces[1:]:
-            delta = replace(
-                delta,
+            delta = delta._replace(
                 token_ids=delta.token_ids + more.token_ids,
                 text=delta.text + more.text,
                 logprobs=delta.logprobs + more.logprobs,
@@ -238,7 +261,7 @@ class Runner:
         if finish is None:
             return delta
         rest, result = self._finish(task, finish)
-        return replace(delta, text=delta.text + rest, result=result)
+        return delta._replace(text=delta.text + rest, result=result)
 
     def _finish(
         self, task: Task, reason: FinishReason, error: RequestError | None = None

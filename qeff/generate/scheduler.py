@@ -18,6 +18,7 @@ from qeff.generate.plan import Entry, Plan, build_plan
 from qeff.generate.prefix import common_length
 from qeff.generate.sequence import SequenceState
 from qeff.generate.speculation.draft import NO_DRAFT, Draft
+from qeff.generate.steady import Steady
 from qeff.runtime.session import Capabilities
 
 DEFAULT_STEP_TOKENS = 2048
@@ -61,6 +62,7 @@ class Scheduler:
         self.running: list[SequenceState] = []
         self.num_preemptions = 0
         self._num_added = 0
+        self._steady: Steady | None = None  # the last step, where it can be repeated
 
     @property
     def has_work(self) -> bool:
@@ -71,10 +73,12 @@ class Scheduler:
         assert len(sequence.tokens) <= self.caps.ctx_len, "a sequence longer than the context"
         self._num_added += 1
         sequence.arrival = self._num_added
+        self._steady = None
         insort(self.waiting, sequence, key=_by_rank)
 
     def remove(self, sequence: SequenceState) -> None:
         """Take a finished or cancelled sequence out and free its blocks."""
+        self._steady = None
         (self.running if sequence in self.running else self.waiting).remove(sequence)
         self.cache.release(sequence)
 
@@ -85,6 +89,7 @@ class Scheduler:
         )
         self._num_added += 1
         copy.arrival = self._num_added
+        self._steady = None
         if sequence not in self.running or len(self.running) >= self.caps.max_sequences:
             insort(self.waiting, copy, key=_by_rank)
             return copy
@@ -104,6 +109,17 @@ class Scheduler:
         """Plan the next step; None when there is nothing to do."""
         if not self.has_work:
             return None
+        if self._steady is not None and not drafts:
+            plan = self._steady.repeat()
+            if plan is not None:
+                return plan
+        self._steady = None
+        plan = self._plan(drafts)
+        if len(plan.entries) == len(self.running) and Steady.fits(plan, self.cache):
+            self._steady = Steady(plan, self.cache)
+        return plan
+
+    def _plan(self, drafts: Mapping[str, Draft] | None) -> Plan:
         self.cache.copies = []
         entries: dict[SequenceState, Entry] = {}
         budget = self.max_step_tokens
@@ -155,6 +171,11 @@ class Scheduler:
         self.cache.note_content(sequence)
         self.cache.drop_old(sequence)
         return moves
+
+    def advance_steady(self) -> None:
+        """Note that a steady plan was run."""
+        assert self._steady is not None, "the plan is not steady any more"
+        self._steady.advance()
 
     # ---- what a step may hold ------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ class SequenceState:
         salt: Cache blocks are shared only among equal salts.
         shares: Whether blocks that others have computed may be taken over.
         scores_prompt: Whether the logits of every prompt token are wanted.
+        is_greedy: Whether the likeliest token is the next one, and no logits are wanted.
     """
 
     id: str
@@ -30,6 +31,7 @@ class SequenceState:
     salt: str = ""
     shares: bool = True
     scores_prompt: bool = False
+    is_greedy: bool = False
     arrival: int = field(init=False, default=0)  # set by the scheduler
     is_parked: bool = field(init=False, default=False)  # has all it needs until it gets a token
     num_computed: int = field(init=False, default=0)  # tokens whose keys and values are kept

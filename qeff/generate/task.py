@@ -52,6 +52,8 @@ class Task:
     num_drafted: int = field(init=False, default=0)
     num_accepted: int = field(init=False, default=0)
     plain_row: Row | None = field(init=False, default=None)  # where every row is the same
+    ends: dict[int, FinishReason] = field(init=False)  # tokens that end the output
+    max_len: int = field(init=False)  # most tokens of prompt and output that are wanted
 
     def __post_init__(self) -> None:
         request, params = self.request, self.request.params
@@ -65,20 +67,24 @@ class Task:
             shares=not scores_prompt,
             scores_prompt=scores_prompt,
         )
+        self.ends = {} if params.ignore_eos else dict.fromkeys(self.eos_ids, FinishReason.EOS)
+        self.ends |= dict.fromkeys(params.stop_token_ids, FinishReason.STOP)
+        self.max_len = self.ctx_len
+        if params.max_tokens is not None:
+            self.max_len = min(self.ctx_len, len(request.prompt) + params.max_tokens)
         self.stops = StopMatcher(params.stop)
         self.history = History(params, request.prompt)
         if params.is_plain and not params.min_tokens and self.matcher is None:
             # The largest logit wins, whatever the tokens so far: they need not be in the row.
             self.plain_row = Row(params, self.seed, request.prompt, history=self.history)
+            self.sequence.is_greedy = True
         if scores_prompt:
             self.prompt_logprobs.append(Choice(request.prompt[0]))  # nothing stands before it
 
     @property
     def num_tokens_left(self) -> int:
         """How many tokens the output can still get."""
-        left = self.ctx_len - len(self.sequence.tokens)
-        most = self.request.params.max_tokens
-        return left if most is None else min(left, most - self.sequence.num_output)
+        return self.max_len - len(self.sequence.tokens)
 
     def row(self, drafted: Sequence[int] = ()) -> Row:
         """What the choice of the next token depends on, ``drafted`` ones taken as given."""
@@ -102,22 +108,27 @@ class Task:
         """Add a token; what is certain of its text, and why it is the last one, if it is."""
         if self.first_token_at is None:
             self.first_token_at = time.perf_counter()
-        token = choice.token
-        self.sequence.tokens.append(token)
-        self.history.push(token)
+        token, tokens = choice.token, self.sequence.tokens
+        tokens.append(token)
+        if self.plain_row is None:
+            self.history.push(token)
         logprobs: tuple[Choice, ...] = ()
         if choice.logprob is not None:
             logprobs = (choice,)
             self.logprobs.append(choice)
-        finish, piece = self._finish_by_token(token), ""
+        finish, piece = self.ends.get(token), ""
         if finish is None:
             if self.matcher is not None:
                 self.matcher.accept(token)
             if self.detokenizer is not None:
                 piece = self._add_text(self.detokenizer, token)
-            finish = FinishReason.STOP if self.stops.is_stopped else self._finish_by_length()
-        delta = Delta(self.request.id, (token,), piece, index=self.index, logprobs=logprobs)
-        return delta, finish
+            if self.stops.is_stopped:
+                finish = FinishReason.STOP
+            elif len(tokens) >= self.max_len:
+                finish = self._finish_by_length()
+            elif self.matcher is not None and self.matcher.is_finished:
+                finish = FinishReason.STOP
+        return Delta(self.request.id, (token,), piece, None, self.index, logprobs), finish
 
     def finish(self, reason: FinishReason, error: RequestError | None = None) -> tuple[str, Result]:
         """End the task: the text that was held back until here, and the whole result."""
@@ -150,18 +161,11 @@ class Task:
         )
         return rest, result
 
-    def _finish_by_token(self, token: int) -> FinishReason | None:
-        params = self.request.params
-        if token in params.stop_token_ids:
-            return FinishReason.STOP
-        return FinishReason.EOS if token in self.eos_ids and not params.ignore_eos else None
-
-    def _finish_by_length(self) -> FinishReason | None:
+    def _finish_by_length(self) -> FinishReason:
         if self.sequence.num_output == self.request.params.max_tokens:
             return FinishReason.LENGTH
-        if self.matcher is not None and self.matcher.is_finished:
-            return FinishReason.STOP
-        return FinishReason.CONTEXT if len(self.sequence.tokens) >= self.ctx_len else None
+        is_finished = self.matcher is not None and self.matcher.is_finished
+        return FinishReason.STOP if is_finished else FinishReason.CONTEXT
 
     def _add_text(self, detokenizer: Detokenizer, token: int) -> str:
         piece = detokenizer.push((token,))

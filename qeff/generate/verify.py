@@ -16,9 +16,10 @@ import numpy as np
 from qeff.core.errors import RequestError
 from qeff.generate.plan import Entry
 from qeff.generate.request import Choice
-from qeff.generate.sampling import Row, SampleError, sample
+from qeff.generate.sampling import Row, SampleError, not_finite, sample
 from qeff.generate.speculation.draft import NO_PARENT
 from qeff.generate.task import Task
+from qeff.runtime.session import StepOutput
 
 
 @dataclass(slots=True, eq=False)
@@ -41,14 +42,36 @@ class Walk:
         return False
 
 
-def verify(
-    walks: Iterable[Walk], logits: np.ndarray, take: Callable[[Walk, Choice], bool]
-) -> dict[Walk, RequestError]:
+Take = Callable[[Walk, Choice], bool]
+
+
+def verify(walks: Iterable[Walk], output: StepOutput, take: Take) -> dict[Walk, RequestError]:
     """Choose tokens until every walk has left its draft; those that no token could be chosen for.
 
-    ``take`` is given each choice and says whether its sequence goes on. The choices of all
-    sequences at an equal depth are made together.
+    ``take`` is given each choice and says whether its sequence goes on.
     """
+    if output.likeliest is not None:
+        return _verify_greedy(walks, output.likeliest.tolist(), take)
+    return _verify_sampled(walks, output.logits, take)
+
+
+def _verify_greedy(
+    walks: Iterable[Walk], likeliest: list[int], take: Take
+) -> dict[Walk, RequestError]:
+    failed: dict[Walk, RequestError] = {}
+    for walk in walks:
+        token = likeliest[walk.entry.row()]
+        while token >= 0 and take(walk, Choice(token)) and walk.follow(token):
+            token = likeliest[walk.entry.row(walk.node)]
+        if token < 0:
+            failed[walk] = not_finite()
+    return failed
+
+
+def _verify_sampled(
+    walks: Iterable[Walk], logits: np.ndarray, take: Take
+) -> dict[Walk, RequestError]:
+    """The choices of all sequences at an equal depth are made together."""
     going = list(walks)
     failed: dict[Walk, RequestError] = {}
     while going:

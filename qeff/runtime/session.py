@@ -50,13 +50,25 @@ class Batch:
     parents: np.ndarray | None = (
         None  # int64 [T]: index of the token's parent in this step, −1 for none
     )
+    is_greedy: bool = False  # of each row its likeliest token is wanted, and not the logits
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """The logits of ``Batch.logit_rows``, in that order."""
+    """What there is of ``Batch.logit_rows``, in that order."""
 
-    logits: np.ndarray  # float32 [R, vocab]
+    logits: np.ndarray  # float32 [R, vocab]; [0, vocab] when the step was a greedy one
+    # int64 [R], when it was: the first of the largest logits, −1 where that is no finite number
+    likeliest: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, logits: np.ndarray, batch: Batch) -> StepOutput:
+        """What a batch asks for, from all the logits of its rows."""
+        if not batch.is_greedy:
+            return cls(logits)
+        best = logits.argmax(axis=1)
+        best[~np.isfinite(np.take_along_axis(logits, best[:, None], 1)[:, 0])] = -1
+        return cls(logits[:0], best)
 
 
 class Session(Protocol):

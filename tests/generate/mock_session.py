@@ -38,7 +38,7 @@ class MockSession:
         rows = [wanted[row] for row in batch.logit_rows.tolist()]
         assert len(rows) == len(set(batch.logit_rows.tolist()))
         logits = np.stack(rows) if rows else np.zeros((0, self.caps.vocab_size), np.float32)
-        return StepOutput(logits)
+        return StepOutput.of(logits, batch)
 
     def _run_span(self, batch, span, wanted):
         assert 0 < span.stop - span.start <= self.caps.max_step_tokens

@@ -10,6 +10,7 @@ from mock_session import MockSession, greedy
 
 from qeff.core.errors import OptionTypeError, RequestError, ResourceError
 from qeff.generate import Engine, FinishReason, Request, SamplingParams
+from qeff.runtime import StepOutput
 
 PROMPTS = [[5], [1, 2, 3], list(range(20, 37)), [9] * 8, [7, 7, 2, 60], list(range(30)), [11, 12]]
 SAMPLED = SamplingParams(max_tokens=10, temperature=0.9, top_k=20, top_p=0.95, seed=1234)
@@ -208,19 +209,23 @@ def test_giving_a_stream_up_cancels_it_and_cancelling_ends_a_stream():
     assert [delta.finish for delta in stream] == [FinishReason.CANCELLED]
 
 
-def test_a_failing_step_leaves_a_usable_engine(monkeypatch):
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(temperature=1.0, seed=1)])
+@pytest.mark.parametrize("num_good", [0, 1, 5])
+def test_a_failing_step_leaves_a_usable_engine(monkeypatch, params, num_good):
     session = MockSession()
     engine = Engine(session)
     step = session.step
 
     def broken(batch):
         output = step(batch)
-        output.logits[:] = np.nan
-        return output
+        if len(session.step_sizes) <= num_good:
+            return output
+        logits = np.full((len(batch.logit_rows), session.caps.vocab_size), np.nan, np.float32)
+        return StepOutput.of(logits, batch)
 
     monkeypatch.setattr(session, "step", broken)
     with pytest.raises(RequestError, match="not finite numbers"):
-        engine.generate(PROMPTS)
+        engine.generate(PROMPTS, params)
     monkeypatch.undo()
     assert not engine.has_work and engine.stats.num_free_blocks == 4
     assert tokens_of(engine.generate([[5]], SamplingParams(max_tokens=3))) == [greedy([5], 3)]

@@ -63,7 +63,7 @@ class Script(MockSession):
         logits = np.zeros((len(batch.logit_rows), self.caps.vocab_size), np.float32)
         for row, index in enumerate(batch.logit_rows):
             logits[row, self.ids[batch.positions[index]]] = 1  # the prompt is one token long
-        return StepOutput(logits)
+        return StepOutput.of(logits, batch)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,4 +1,4 @@
-"""A compiled container of qeff, driven step by step; the next token is numpy's argmax.
+"""A compiled container of qeff, driven step by step by steps that give the likeliest token.
 
 Prompts of all sequences go into one step, whole, and so do the tokens of a decode step. Sequence
 ``i`` owns the cache blocks ``i · n`` to ``(i + 1) · n``. Also compiles containers. Knows no text.
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qeff.container import Container
-from qeff.runtime import Batch, Span, open_session
+from qeff.runtime import Batch, Span, StepOutput, open_session
 
 
 def versions() -> dict[str, str]:
@@ -64,19 +64,20 @@ class Engine:
         del num_new
         self._at = 0
         length = len(prompts[0])
-        logits = np.empty(0)
+        found = np.empty(0, np.int64)
         # Only a session that cannot take the whole prompt at once gets it in pieces.
         for low in range(0, length, self._max_step):
             parts = [prompt[low : low + self._max_step] for prompt in prompts]
             count = len(parts[0])
             rows = np.arange(1, len(parts) + 1) * count - 1
-            logits = self._step(parts, rows if low + count == length else rows[:0])
-        return [int(token) for token in logits.argmax(axis=1)]
+            output = self._step(parts, rows if low + count == length else rows[:0], is_greedy=True)
+            found = output.likeliest
+        return found.tolist()
 
     def advance(self, tokens: Sequence[int]) -> list[int]:
         """Run one token of each sequence."""
-        logits = self._step([[token] for token in tokens], np.arange(len(tokens)))
-        return [int(token) for token in logits.argmax(axis=1)]
+        parts = [[token] for token in tokens]
+        return self._step(parts, np.arange(len(tokens)), is_greedy=True).likeliest.tolist()
 
     def logits(self, tokens: Sequence[int]) -> np.ndarray:
         """Run one text and give every row of logits."""
@@ -84,7 +85,7 @@ class Engine:
         parts = [
             tokens[low : low + self._max_step] for low in range(0, len(tokens), self._max_step)
         ]
-        return np.concatenate([self._step([part], np.arange(len(part))) for part in parts])
+        return np.concatenate([self._step([part], np.arange(len(part))).logits for part in parts])
 
     def serve(
         self, requests: Sequence[tuple[Sequence[int], int]], note: Callable[[int], None]
@@ -102,7 +103,9 @@ class Engine:
                 for _ in delta.token_ids:
                     note(int(delta.request_id))
 
-    def _step(self, parts: Sequence[Sequence[int]], rows: np.ndarray) -> np.ndarray:
+    def _step(
+        self, parts: Sequence[Sequence[int]], rows: np.ndarray, *, is_greedy: bool = False
+    ) -> StepOutput:
         """One step of equally many tokens of the first sequences, all at the same position."""
         count = len(parts[0])
         positions = np.arange(self._at, self._at + count)
@@ -113,6 +116,7 @@ class Engine:
                 Span(i * count, (i + 1) * count, self._blocks[i]) for i in range(len(parts))
             ),
             logit_rows=rows,
+            is_greedy=is_greedy,
         )
         self._at += count
-        return self._session.step(batch).logits
+        return self._session.step(batch)

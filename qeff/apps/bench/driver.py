@@ -39,13 +39,12 @@ class Driver:
         rows = np.arange(size)
         for position in range(start, start + count):
             positions = np.full(size, position, np.int64)
-            logits = self.session.step(Batch(tokens, positions, spans, rows)).logits
-            tokens = logits.argmax(axis=-1)
+            tokens = self._step(Batch(tokens, positions, spans, rows, is_greedy=True))
         return tokens
 
     def _prompt(self, row: int, prompt: np.ndarray) -> int:
         width = self.session.caps.max_step_tokens
-        logits = np.empty((0, 0))
+        found = np.empty(0, np.int64)
         for start in range(0, len(prompt), width):
             part = prompt[start : start + width]
             is_last = start + width >= len(prompt)
@@ -54,6 +53,12 @@ class Driver:
                 positions=np.arange(start, start + len(part)),
                 spans=(Span(0, len(part), self._blocks[row]),),
                 logit_rows=np.array([len(part) - 1] if is_last else [], np.int64),
+                is_greedy=True,
             )
-            logits = self.session.step(batch).logits
-        return int(logits[-1].argmax())
+            found = self._step(batch)
+        return int(found[-1])
+
+    def _step(self, batch: Batch) -> np.ndarray:
+        likeliest = self.session.step(batch).likeliest
+        assert likeliest is not None, "a greedy step gives tokens"
+        return likeliest

@@ -101,7 +101,9 @@ class NativeSession:
         assert all(span.adapter == 0 for span in batch.spans), "this target has no adapters"
         parents = None if batch.parents is None else np.ascontiguousarray(batch.parents, np.int32)
         assert parents is None or len(parents) == len(tokens), "as many parents as tokens"
-        logits = np.empty((len(rows), self._caps.vocab_size), np.float32)
+        num_rows = 0 if batch.is_greedy else len(rows)
+        logits = np.empty((num_rows, self._caps.vocab_size), np.float32)
+        likeliest = np.empty(len(rows), np.int64) if batch.is_greedy else None
         call = native.Batch(
             _pointer(tokens, ctypes.c_int64),
             _pointer(positions, ctypes.c_int64),
@@ -113,10 +115,14 @@ class NativeSession:
             None if parents is None else _pointer(parents, ctypes.c_int32),
         )
         self._library.call(
-            "qeff_step", self._handle, ctypes.byref(call), _pointer(logits, ctypes.c_float)
+            "qeff_step",
+            self._handle,
+            ctypes.byref(call),
+            None if batch.is_greedy else _pointer(logits, ctypes.c_float),
+            None if likeliest is None else _pointer(likeliest, ctypes.c_int64),
         )
         del tables  # the call has read them through the spans' addresses
-        return StepOutput(logits)
+        return StepOutput(logits, likeliest)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, (from, to) each, in order."""

@@ -21,7 +21,7 @@ from qeff.generate.sampling.draw import seed_of, uniform
 from qeff.generate.sampling.history import History
 from qeff.generate.sampling.logprobs import score
 from qeff.generate.sampling.row import OutputView, Row
-from qeff.generate.sampling.sample import SampleError, sample
+from qeff.generate.sampling.sample import SampleError, not_finite, sample
 
 __all__ = [
     "Choice",
@@ -30,6 +30,7 @@ __all__ = [
     "Row",
     "SampleError",
     "expand",
+    "not_finite",
     "sample",
     "score",
     "seed_of",

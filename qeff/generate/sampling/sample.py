@@ -43,7 +43,7 @@ def sample(logits: np.ndarray, rows: Sequence[Row]) -> list[Choice]:
         if isfinite(peak):
             choices[index] = Choice(token)
         else:
-            errors[index] = _not_finite()
+            errors[index] = not_finite()
     for index in others:
         try:
             choices[index] = _choose(logits[index], rows[index])
@@ -83,7 +83,7 @@ def _token(logits: np.ndarray, row: Row) -> int:
     best = int(scores.argmax())
     if not np.isfinite(scores[best]):
         if not np.isfinite(logits.max()):
-            raise _not_finite()
+            raise not_finite()
         raise RequestError(
             "no token may come next",
             "the constraint, the bad words and the stop tokens before min_tokens forbid them all",
@@ -94,7 +94,8 @@ def _token(logits: np.ndarray, row: Row) -> int:
     return found.token(draw(found.weights, uniform(row.seed, len(row.output))))
 
 
-def _not_finite() -> RequestError:
+def not_finite() -> RequestError:
+    """What is said where a model's numbers went out of range."""
     return RequestError(
         "the model gave logits that are not finite numbers",
         "a half-precision overflow is likely; compile with --precision fp32",

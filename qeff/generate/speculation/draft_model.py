@@ -19,6 +19,8 @@ from qeff.generate.sampling import Row, SampleError, sample
 from qeff.generate.speculation.draft import Ask, Draft
 from qeff.runtime.session import Batch, Session, Span
 
+NEAR = 16.0  # logits further below the largest add nothing to a confidence, and take time
+
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
@@ -172,8 +174,10 @@ class DraftModelProposer:
     def _is_confident(self, logits: np.ndarray, token: int) -> bool:
         if self._min_confidence == 0:
             return True
-        powers = np.exp(logits - logits.max())
-        return bool(powers[token] >= self._min_confidence * powers.sum())
+        peak = logits.max()
+        near = logits[logits > peak - NEAR]
+        total = np.exp(near - peak).sum()
+        return bool(np.exp(logits[token] - peak) >= self._min_confidence * total)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,81 @@
+"""A step in which every running sequence gets one more token, kept so that it can be repeated.
+
+Most steps are like the one before: the same sequences, one token further. Such a step needs no
+planning but where a sequence comes to the end of its last block. Knows nothing of who may run.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qeff.generate.cache_blocks import CacheBlocks
+from qeff.generate.plan import Plan, table_of
+from qeff.runtime.session import Batch, Span
+
+
+class Steady:
+    """A plan, and what changes of it from step to step.
+
+    Good as long as the same sequences run and none of them shares the block that it writes.
+    """
+
+    def __init__(self, plan: Plan, cache: CacheBlocks) -> None:
+        self._entries = plan.entries
+        self._sequences = [entry.sequence for entry in plan.entries]
+        self._cache = cache
+        self._rows = plan.batch.logit_rows
+        self._positions = plan.batch.positions
+        self._spans = list(plan.batch.spans)
+        self._is_greedy = plan.batch.is_greedy
+        self._limits = np.array([self._limit(index) for index in range(len(self._spans))])
+
+    @staticmethod
+    def fits(plan: Plan, cache: CacheBlocks) -> bool:
+        """Whether a step can be repeated: nothing but decodes, and no block moves or goes."""
+        return (
+            cache.window is None
+            and not plan.copies
+            and all(
+                entry.count == 1
+                and entry.is_due
+                and not entry.draft.tokens
+                and entry.sequence.num_computed >= entry.sequence.num_prompt
+                for entry in plan.entries
+            )
+        )
+
+    def repeat(self) -> Plan | None:
+        """The same one token further; None where a sequence is not ready or finds no block."""
+        tokens = []
+        for sequence in self._sequences:
+            if sequence.is_parked or len(sequence.tokens) - sequence.num_computed != 1:
+                return None
+            tokens.append(sequence.tokens[-1])
+        positions = self._positions + 1
+        for index in (positions >= self._limits).nonzero()[0].tolist():
+            if not self._cache.reserve(self._sequences[index], int(positions[index]) + 1):
+                return None
+            table = table_of(self._sequences[index])
+            self._spans[index] = Span(index, index + 1, table)
+            self._limits[index] = self._limit(index)
+        self._positions = positions
+        batch = Batch(
+            np.array(tokens, np.int64),
+            positions,
+            tuple(self._spans),
+            self._rows,
+            is_greedy=self._is_greedy,
+        )
+        return Plan(batch, self._entries, (), is_steady=True)
+
+    def advance(self) -> None:
+        """Note that the step was run."""
+        for sequence in self._sequences:
+            sequence.num_computed += 1
+        is_full = (self._positions + 1) % self._cache.block_len == 0
+        for index in is_full.nonzero()[0].tolist():
+            self._cache.note_content(self._sequences[index])
+
+    def _limit(self, index: int) -> int:
+        """The first position that the blocks of a sequence do not hold."""
+        return len(self._sequences[index].blocks) * self._cache.block_len
