@@ -234,7 +234,8 @@ void test_likeliest(const Kernels& kernels) {
     const auto check = [&](const Floats& values, int64_t expected, const char* what) {
       const Likeliest found = kernels.light->likeliest(values.data(), n);
       const bool has_value = expected < 0 || found.value == values[static_cast<size_t>(expected)];
-      expect(found.index == expected && has_value, std::string(kernels.isa) + " likeliest of " + std::to_string(n) + ": " + what);
+      expect(found.index == expected && has_value,
+             std::string(kernels.isa) + " likeliest of " + std::to_string(n) + ": " + what);
     };
     check(x, std::max_element(x.begin(), x.end()) - x.begin(), "random");
     check(Floats(x.size(), -3.0f), 0, "all equal");

@@ -40,6 +40,7 @@ ARGUMENT_TYPES = FIELD_TYPES | {
     "size_t": ctypes.c_size_t,
     "char*": ctypes.c_char_p,
     "float*": ctypes.POINTER(ctypes.c_float),
+    "int64_t*": ctypes.POINTER(ctypes.c_int64),
     "double*": ctypes.POINTER(ctypes.c_double),
     "int*": ctypes.POINTER(ctypes.c_int),
     "qeff_session*": library.handle,
