@@ -39,7 +39,7 @@ class FreeSession:
 
     def __init__(self, num_requests: int, vocab_size: int) -> None:
         self.caps = Capabilities(
-            vocab_size, CTX_LEN, BLOCK_LEN, num_requests, CTX_LEN, supports_trees=True
+            vocab_size, CTX_LEN, BLOCK_LEN, num_requests, CTX_LEN, supports_trees=True, chooses=True
         )
         draws = np.random.default_rng(0)
         self._logits = draws.standard_normal((16 * num_requests, vocab_size), np.float32)
@@ -52,10 +52,7 @@ class FreeSession:
     def step(self, batch: Batch) -> StepOutput:
         """The first rows, whatever was asked."""
         started_at = time.perf_counter()
-        logits, likeliest = self._logits[: len(batch.logit_rows)], None
-        if batch.is_greedy:
-            logits, likeliest = logits[:0], self._likeliest[: len(batch.logit_rows)]
-        output = StepOutput(logits, likeliest)
+        output = StepOutput(self._logits[:0], self._likeliest[: len(batch.logit_rows)])
         self.seconds += time.perf_counter() - started_at
         return output
 

@@ -14,6 +14,7 @@ struct qeff_session {
   qeff::Executor executor;
   std::string profile;  // a profile that was made and not yet fetched
   std::vector<qeff::SpanInput> spans;
+  std::vector<qeff::Choice> choices;
 };
 
 namespace {
@@ -105,7 +106,7 @@ qeff_session* qeff_open(const char* folder, const qeff_options* options, int* co
     const char* isa = options == nullptr || options->isa == nullptr ? "" : options->isa;
     if (threads < 0 || threads > 1024)
       throw qeff::Error(qeff::ErrorCode::kRequest, "the number of threads must lie between 0 and 1024");
-    session = new qeff_session{qeff::Executor(folder, threads, isa), {}, {}};
+    session = new qeff_session{qeff::Executor(folder, threads, isa), {}, {}, {}};
   });
   if (code != nullptr) *code = result;
   return session;
@@ -131,7 +132,7 @@ int qeff_reserve(qeff_session* session, int64_t num_blocks, char* error, size_t 
   return guarded(error, error_size, [&] { session->executor.reserve(num_blocks); });
 }
 
-int qeff_step(qeff_session* session, const qeff_batch* batch, float* logits, int64_t* likeliest, char* error,
+int qeff_step(qeff_session* session, const qeff_batch* batch, float* logits, int64_t* chosen, char* error,
               size_t error_size) {
   return guarded(error, error_size, [&] {
     if (batch->num_tokens < 0 || batch->num_tokens > 1 << 24 || batch->num_spans < 0 ||
@@ -142,9 +143,17 @@ int qeff_step(qeff_session* session, const qeff_batch* batch, float* logits, int
       const qeff_span& span = batch->spans[i];
       session->spans.push_back({span.start, span.stop, span.blocks, span.num_blocks});
     }
+    session->choices.clear();
+    for (int64_t i = 0; batch->choices != nullptr && i < batch->num_rows; ++i) {
+      const qeff_choice& one = batch->choices[i];
+      session->choices.push_back(
+          {one.temperature, one.top_p, one.min_p, one.top_k, {one.key0, one.key1}, one.index});
+    }
+    const bool has_choices = batch->choices != nullptr;
     session->executor.step({batch->tokens, batch->positions, batch->num_tokens, session->spans.data(), batch->num_spans,
-                            batch->rows, batch->num_rows, batch->parents},
-                           logits, likeliest);
+                            batch->rows, batch->num_rows, batch->parents,
+                            has_choices ? session->choices.data() : nullptr},
+                           logits, chosen);
   });
 }
 

@@ -56,6 +56,16 @@ typedef struct {
   int64_t num_blocks;
 } qeff_span;
 
+/* How the token of a row is chosen: by temperature, then of the top_k likeliest, then of those likeliest whose
+ * probabilities sum to top_p, then of those at least min_p times as likely as the likeliest. */
+typedef struct {
+  float temperature; /* 0: the largest logit, the first of equal ones; negative: no token but the logits are wanted */
+  float top_p;       /* 1: off */
+  float min_p;       /* 0: off */
+  int32_t top_k;     /* 0: off */
+  uint64_t key0, key1, index; /* its random number: that of numpy's Philox with this key and counter */
+} qeff_choice;
+
 typedef struct {
   const int64_t* tokens;
   const int64_t* positions; /* rise by one within a span; in a tree, by one from parent to child */
@@ -65,6 +75,7 @@ typedef struct {
   const int64_t* rows; /* the tokens whose logits are wanted */
   int64_t num_rows;
   const int32_t* parents; /* NULL, or for each token its parent within the step, -1 for none */
+  const qeff_choice* choices; /* NULL: the logits of all rows are wanted; or for each row how its token is chosen */
 } qeff_batch;
 
 QEFF_EXPORT int32_t qeff_api_version(void);
@@ -79,11 +90,11 @@ QEFF_EXPORT void qeff_describe(const qeff_session* session, qeff_info* info);
 
 /* Makes room for cache blocks 0 .. num_blocks - 1; what they held is lost. */
 QEFF_EXPORT int qeff_reserve(qeff_session* session, int64_t num_blocks, char* error, size_t error_size);
-/* Runs all tokens, keeps their keys and values, and writes what is wanted of the rows, either of which may be NULL:
- * num_rows * vocab_size floats to `logits`; to `likeliest` for each row the token with the largest logit, the first of
- * equal ones, or -1 where the largest is not a finite number. */
-QEFF_EXPORT int qeff_step(qeff_session* session, const qeff_batch* batch, float* logits, int64_t* likeliest,
-                          char* error, size_t error_size);
+/* Runs all tokens, keeps their keys and values, and writes what is wanted of the rows: to `logits` vocab_size floats
+ * for each row that has no choice, in their order; to `chosen`, where there are choices, for each row its token, or -1
+ * where it has no choice or its largest logit is not a finite number. */
+QEFF_EXPORT int qeff_step(qeff_session* session, const qeff_batch* batch, float* logits, int64_t* chosen, char* error,
+                          size_t error_size);
 /* Copies whole blocks: pairs[2i] to pairs[2i + 1], in order. */
 QEFF_EXPORT int qeff_copy_blocks(qeff_session* session, const int32_t* pairs, int64_t num_pairs, char* error,
                                  size_t error_size);

@@ -292,6 +292,18 @@ Likeliest likeliest(const float* x, int64_t n) {
   return {at, best};
 }
 
+void powers(const float* x, int64_t n, float peak, float scale, float* y, double* sums) {
+  const F32 top = set1(peak), factor = set1(scale);
+  for (int64_t i = 0; i < n; i += kPowersPart) {
+    const int64_t count = n - i < kPowersPart ? n - i : kPowersPart;
+    map1(x + i, count, y + i, [&]<int N>(F32 (&v)[N]) {
+      for (int j = 0; j < N; ++j) v[j] = (v[j] - top) * factor;
+      exp(v);
+    });
+    *sums++ = sum_of(y + i, count, 0, [](F32 some, F32 sum) { return sum + some; });
+  }
+}
+
 const LightKernels kTable = {
     rms_norm,
     layer_norm,
@@ -309,6 +321,7 @@ const LightKernels kTable = {
     matmul,
     weighted_sum,
     likeliest,
+    powers,
 };
 
 }  // namespace

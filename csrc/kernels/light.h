@@ -56,6 +56,8 @@ struct Likeliest {
   float value;
 };
 
+inline constexpr int64_t kPowersPart = 256;
+
 struct LightKernels {
   // Each group by itself: x / sqrt(mean(x^2) + eps) * weight + bias; layer_norm subtracts the mean first.
   void (*rms_norm)(const NormArgs& args, const float* x, float* y);
@@ -83,6 +85,9 @@ struct LightKernels {
                        float* y);
   // n > 0.
   Likeliest (*likeliest)(const float* x, int64_t n);
+  // y[i] = exp((x[i] - peak) * scale) for i < n, and sums[j] the sum of y[j * kPowersPart] and those after it, as far
+  // as the next. Nothing of x is NaN or above peak, which is finite.
+  void (*powers)(const float* x, int64_t n, float peak, float scale, float* y, double* sums);
 };
 
 }  // namespace qeff

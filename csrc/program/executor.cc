@@ -38,6 +38,7 @@ Executor::Executor(const std::string& folder, int num_threads, const std::string
     caches_.push_back({plan_.program.cache_format, layer.num_kv_heads, layer.key_dim, layer.value_dim, nullptr,
                        head * layer.num_kv_heads, head});
   }
+  choosing_.resize(scratch_.size());
   step_.caches = caches_.data();
   step_.num_threads = pool_.num_threads();
   step_.placements = placements_.data();
@@ -106,6 +107,13 @@ void Executor::check(const StepInput& input) const {
     }
   }
   if (end != input.num_tokens) refuse("the spans do not cover the tokens in order");
+  for (int64_t r = 0; input.choices != nullptr && r < input.num_rows; ++r) {
+    const Choice& choice = input.choices[r];
+    const bool is_sound = std::isfinite(choice.temperature) && choice.top_p > 0 && choice.top_p <= 1 &&
+                          choice.min_p >= 0 && choice.min_p <= 1 && choice.top_k >= 0;
+    if (choice.temperature >= 0 && !is_sound) refuse("a token is to be chosen by settings that are out of range");
+    if (std::isnan(choice.temperature)) refuse("a temperature is not a number");
+  }
   for (int64_t r = 0; r < input.num_rows; ++r) {
     if (input.rows[r] < 0 || input.rows[r] >= input.num_tokens) refuse("a row names a token that is not in the step");
   }
@@ -200,43 +208,60 @@ void Executor::prepare(const StepInput& input, float* logits) {
   step_stamp_ += static_cast<uint32_t>(plan_.phases.size());
 }
 
-void Executor::step(const StepInput& input, float* logits, int64_t* likeliest) {
+void Executor::step(const StepInput& input, float* logits, int64_t* chosen) {
   check(input);
   if (input.num_tokens == 0) return;
   const int id = plan_.program.logits;
   const int64_t size = plan_.program.values[id].size;
-  if (logits == nullptr && plan_.places[id].where == Place::Where::kLogits) {
-    const size_t bytes = static_cast<size_t>(input.num_rows * size) * 4;
+  const bool lies_outside = plan_.places[id].where == Place::Where::kLogits;
+  choices_ = input.choices;
+  chosen_ = chosen;
+  float* all = logits;
+  if (choices_ != nullptr) {
+    slices_.resize(static_cast<size_t>(input.num_rows * num_slices(size)));
+    best_.resize(static_cast<size_t>(input.num_rows));
+    const size_t bytes = lies_outside ? static_cast<size_t>(input.num_rows * size) * 4 : 0;
     if (logits_.bytes() < bytes) logits_ = AlignedMemory(bytes);
-    logits = reinterpret_cast<float*>(logits_.data());
+    all = reinterpret_cast<float*>(logits_.data());
   }
-  slices_.resize(likeliest == nullptr ? 0 : static_cast<size_t>(input.num_rows * num_slices(size)));
-  prepare(input, logits);
+  prepare(input, all);
   pool_.run([](void* self, int member) { static_cast<Executor*>(self)->run_member(member); }, this);
   const int op = step_.failed_op.load();
   if (op >= 0) {
     refuse("op '" + plan_.program.ops[static_cast<size_t>(op)].name + "' was asked for entry " +
            std::to_string(step_.failed_number.load()) + ", which does not exist");
   }
-  if (logits != nullptr && plan_.places[id].where != Place::Where::kLogits) {
-    for (int64_t r = 0; r < input.num_rows; ++r)
-      std::memcpy(logits + r * size, step_.entry<float>(id, r), static_cast<size_t>(size) * 4);
+  if (choices_ == nullptr && lies_outside) return;
+  for (int64_t r = 0; r < input.num_rows; ++r) {
+    if (choices_ != nullptr && choices_[r].temperature >= 0) continue;
+    std::memcpy(logits, step_.entry<float>(id, r), static_cast<size_t>(size) * 4);
+    logits += size;
   }
-  if (likeliest != nullptr) join_slices(likeliest);
 }
 
-void Executor::run_slices(int member) {
+void Executor::run_choices(int member) {
   const int id = plan_.program.logits;
-  const int64_t size = plan_.program.values[id].size, count = num_slices(size);
-  for (size_t s = static_cast<size_t>(member); s < slices_.size(); s += static_cast<size_t>(pool_.num_threads())) {
-    const int64_t row = static_cast<int64_t>(s) / count, first = static_cast<int64_t>(s) % count * kSlice;
-    slices_[s] = kernels_.light->likeliest(step_.entry<float>(id, row) + first, std::min(kSlice, size - first));
+  const int64_t size = plan_.program.values[id].size, count = num_slices(size), step = pool_.num_threads();
+  for (int64_t s = member; s < step_.num_rows * count; s += step) {
+    const int64_t row = s / count, first = s % count * kSlice;
+    if (choices_[row].temperature < 0) continue;
+    slices_[static_cast<size_t>(s)] =
+        kernels_.light->likeliest(step_.entry<float>(id, row) + first, std::min(kSlice, size - first));
+  }
+  pool_.barrier([this] { join_slices(); });
+  for (int64_t row = member; row < step_.num_rows; row += step) {
+    const Likeliest best = best_[static_cast<size_t>(row)];
+    chosen_[row] = -1;
+    if (choices_[row].temperature >= 0 && best.index >= 0)
+      chosen_[row] = choose(*kernels_.light, step_.entry<float>(id, row), size, best, choices_[row],
+                            choosing_[static_cast<size_t>(member)]);
   }
 }
 
-void Executor::join_slices(int64_t* likeliest) const {
+void Executor::join_slices() {
   const int64_t count = num_slices(plan_.program.values[plan_.program.logits].size);
   for (int64_t row = 0; row < step_.num_rows; ++row) {
+    if (choices_[row].temperature < 0) continue;
     const Likeliest* slices = slices_.data() + row * count;
     int64_t best = 0;
     bool is_number = true;
@@ -245,7 +270,8 @@ void Executor::join_slices(int64_t* likeliest) const {
       if (slices[s].value > slices[best].value) best = s;
     }
     is_number &= std::isfinite(slices[best].value);
-    likeliest[row] = is_number ? best * kSlice + slices[best].index : -1;
+    const int64_t index = is_number ? best * kSlice + slices[best].index : -1;
+    best_[static_cast<size_t>(row)] = {index, slices[best].value};
   }
 }
 
@@ -263,7 +289,7 @@ void Executor::run_member(int member) {
     if (is_timed) profile_[index] += now_ns() - before - alone_ns_;
     index = next;
   }
-  run_slices(member);
+  if (choices_ != nullptr) run_choices(member);
 }
 
 size_t Executor::skip_alone(size_t index) const {

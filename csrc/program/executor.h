@@ -10,6 +10,7 @@
 
 #include "base/thread_pool.h"
 #include "kernels/light.h"
+#include "program/choosing.h"
 #include "program/memory.h"
 #include "program/plan.h"
 
@@ -31,6 +32,7 @@ struct StepInput {
   const int64_t* rows;
   int64_t num_rows;
   const int32_t* parents;  // or null
+  const Choice* choices;   // of each row, or null
 };
 
 class Executor {
@@ -40,10 +42,10 @@ class Executor {
 
   // Makes empty caches; what they held is lost.
   void reserve(int64_t num_blocks);
-  // Runs a step and writes num_rows rows of logits and their likeliest tokens, as qeff_step does; either may be null.
-  // Checks all of the input first and throws Error(kRequest) without having changed anything; an index found bad on the
-  // way (a token outside the table) is reported after the step.
-  void step(const StepInput& input, float* logits, int64_t* likeliest);
+  // Runs a step and writes logits and chosen tokens, as qeff_step says. Checks all of the input first and throws
+  // Error(kRequest) without having changed anything; an index found bad on the way (a token outside the table) is
+  // reported after the step.
+  void step(const StepInput& input, float* logits, int64_t* chosen);
   void copy_block(int64_t from, int64_t to);
   void copy_row(int64_t from, int64_t to);
 
@@ -64,9 +66,10 @@ class Executor {
   // Fills spans_ and row_spans_.
   void prepare_spans(const StepInput& input);
   void run_member(int member);
-  // Looks for the likeliest token of each row, a slice at a time; the slices are put together by join_slices.
-  void run_slices(int member);
-  void join_slices(int64_t* likeliest) const;
+  // Chooses the tokens of rows. Each member looks through slices of rows for the largest logit; when the slices are
+  // put together, each draws the tokens of some rows.
+  void run_choices(int member);
+  void join_slices();
   void run_phase(size_t index, int member);
   void run_chunk(const Phase& phase, int64_t chunk, Scratch scratch) const;
   // Chunks that the items of a phase are cut into; each goes to one thread.
@@ -91,8 +94,11 @@ class Executor {
   std::vector<AlignedMemory> scratch_;  // by member
   std::vector<Placement> placements_;
   std::vector<SpanView> spans_, row_spans_;
-  AlignedMemory logits_;            // where the caller wants none
-  std::vector<Likeliest> slices_;   // by row, then along the vocabulary; empty where nobody asks
+  const Choice* choices_ = nullptr;       // of the rows, or null
+  int64_t* chosen_ = nullptr;             // their tokens
+  AlignedMemory logits_;                  // where the caller does not want all of them
+  std::vector<Likeliest> slices_, best_;  // by row, then along the vocabulary; by row
+  std::vector<ChoosingMemory> choosing_;  // by member
   // How many chunks of a member's run are taken, and of which phase: the counters need no reset between phases. Each in
   // a line of its own, since most of the time only its member looks at it.
   struct alignas(64) Taken {

@@ -269,12 +269,21 @@ Floats run_two(Executor& executor, const Ids (&sequences)[2], const std::vector<
       }
     }
     Floats logits(rows.size() * kVocab);
-    Ids likeliest(rows.size());
-    executor.step({tokens.data(), positions.data(), 2 * count, spans.data(), 2, rows.data(), 2 * count, nullptr},
-                  logits.data(), likeliest.data());
+    StepInput input{tokens.data(), positions.data(), 2 * count, spans.data(), 2,
+                    rows.data(),   2 * count,        nullptr,   nullptr};
+    executor.step(input, logits.data(), nullptr);
+    // The same again, every other row by its likeliest token.
+    std::vector<Choice> choices(rows.size(), Choice{0, 1, 0, 0, {0, 0}, 0});
+    for (size_t r = 1; r < rows.size(); r += 2) choices[r].temperature = -1;
+    Ids chosen(rows.size());
+    Floats others(rows.size() / 2 * kVocab);
+    input.choices = choices.data();
+    executor.step(input, others.data(), chosen.data());
     for (size_t r = 0; r < rows.size(); ++r) {
-      const auto row = logits.begin() + static_cast<int64_t>(r) * kVocab;
-      expect(likeliest[r] == std::max_element(row, row + kVocab) - row, "the likeliest token of a row");
+      const float* row = &logits[r * kVocab];
+      const int64_t best = r % 2 == 0 ? std::max_element(row, row + kVocab) - row : -1;
+      expect(chosen[r] == best, "the likeliest token of a row");
+      if (best < 0) expect(std::memcmp(&others[r / 2 * kVocab], row, kVocab * 4) == 0, "a row without a choice");
     }
     for (int64_t s = 0; s < 2; ++s)
       std::memcpy(&result[static_cast<size_t>((s * kLen + done) * kVocab)],
@@ -333,7 +342,7 @@ void test_refusals(const std::string& folder, const Ids (&sequences)[2], const F
     const SpanInput span{0, 1, &block, 1};
     Floats logits(kVocab);
     try {
-      executor.step({&token, &position, 1, &span, 1, &row, 1, nullptr}, logits.data(), nullptr);
+      executor.step({&token, &position, 1, &span, 1, &row, 1, nullptr, nullptr}, logits.data(), nullptr);
     } catch (const Error& error) {
       expect(error.code() == ErrorCode::kRequest, std::string(what) + " is the request's error");
       return;

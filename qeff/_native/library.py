@@ -7,7 +7,18 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from ctypes import POINTER, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t
+from ctypes import (
+    POINTER,
+    c_char,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint64,
+)
 from ctypes import c_void_p as handle
 from functools import cache
 from pathlib import Path
@@ -51,6 +62,20 @@ class Span(ctypes.Structure):
     )
 
 
+class Choice(ctypes.Structure):
+    """``qeff_choice``."""
+
+    _fields_ = (
+        ("temperature", c_float),
+        ("top_p", c_float),
+        ("min_p", c_float),
+        ("top_k", c_int32),
+        ("key0", c_uint64),
+        ("key1", c_uint64),
+        ("index", c_uint64),
+    )
+
+
 class Batch(ctypes.Structure):
     """``qeff_batch``."""
 
@@ -63,6 +88,7 @@ class Batch(ctypes.Structure):
         ("rows", POINTER(c_int64)),
         ("num_rows", c_int64),
         ("parents", POINTER(c_int32)),
+        ("choices", POINTER(Choice)),
     )
 
 

@@ -127,6 +127,11 @@ class SamplingParams:
         return self.logprobs is not None or self.num_choices > self.n
 
     @cached_property
+    def is_free(self) -> bool:
+        """Whether nothing is wanted but a token, chosen from the model's logits as they are."""
+        return not (self.has_adjustments or self.needs_logprobs or self.min_tokens)
+
+    @cached_property
     def is_plain(self) -> bool:
         """Whether nothing but the largest of the model's logits is wanted."""
         return self.is_greedy and not self.has_adjustments and not self.needs_logprobs

@@ -142,8 +142,8 @@ class Runner:
         if plan is None:
             return []
         output = self._run(plan)
-        if plan.is_steady and output.likeliest is not None:
-            return self._accept(plan, output.likeliest)
+        if plan.is_steady and output.tokens is not None and not len(output.logits):
+            return self._accept(plan, output.tokens)
         beams: list[Entry] = []
         walks: list[Walk] = []
         for entry in plan.entries:
@@ -157,11 +157,11 @@ class Runner:
 
     # ---- one token at a time, or as many as a draft had right ----------------------------------
 
-    def _accept(self, plan: Plan, likeliest: np.ndarray) -> list[Delta]:
-        """The usual step: one token for each sequence, and each is the likeliest."""
+    def _accept(self, plan: Plan, tokens: np.ndarray) -> list[Delta]:
+        """The usual step: one token for each sequence, and the session has chosen them."""
         self._scheduler.advance_steady()
         deltas = []
-        for entry, token in zip(plan.entries, likeliest.tolist(), strict=True):
+        for entry, token in zip(plan.entries, tokens.tolist(), strict=True):
             task = self._tasks[entry.sequence.id]
             if token < 0:
                 rest, result = self._finish(task, FinishReason.ERROR, not_finite())
@@ -241,10 +241,10 @@ class Runner:
         draft = walk.entry.draft
         assert self._drafting is not None, "a draft that nobody made"
         rows = {node: walk.entry.row(node) for node in draft.watched}
-        if output.likeliest is None:
-            likeliest = {node: int(np.argmax(output.logits[row])) for node, row in rows.items()}
+        if walk.entry.is_chosen and output.tokens is not None:
+            likeliest = {node: int(output.tokens[row]) for node, row in rows.items()}
         else:
-            likeliest = {node: int(output.likeliest[row]) for node, row in rows.items()}
+            likeliest = {node: int(np.argmax(output.logits[row])) for node, row in rows.items()}
         self._drafting.note_draft(walk.task, draft, walk.path, likeliest)
 
     def _join(self, task: Task, pieces: list[tuple[Delta, FinishReason | None]]) -> Delta:

@@ -153,7 +153,7 @@ class Scheduler:
                 entries[sequence] = Entry(sequence, count)
                 self._grow(sequence, entries)
         assert entries, "sequences are there but none can run"
-        return build_plan(list(entries.values()), self.cache.copies)
+        return build_plan(list(entries.values()), self.cache.copies, chooses=self.caps.chooses)
 
     def advance(self, entry: Entry, path: Sequence[int] = ()) -> list[tuple[int, int]]:
         """Note that an entry was run and which tokens of its draft were kept.

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+Choosing = tuple[float, float, float, int, tuple[int, int]]
+
 
 @dataclass(slots=True, eq=False)
 class SequenceState:
@@ -21,7 +23,8 @@ class SequenceState:
         salt: Cache blocks are shared only among equal salts.
         shares: Whether blocks that others have computed may be taken over.
         scores_prompt: Whether the logits of every prompt token are wanted.
-        is_greedy: Whether the likeliest token is the next one, and no logits are wanted.
+        choosing: How a session that chooses tokens chooses this sequence's: temperature, top-p,
+            min-p, top-k and the two words of its seed; None where the logits are wanted.
     """
 
     id: str
@@ -31,7 +34,7 @@ class SequenceState:
     salt: str = ""
     shares: bool = True
     scores_prompt: bool = False
-    is_greedy: bool = False
+    choosing: Choosing | None = None
     arrival: int = field(init=False, default=0)  # set by the scheduler
     is_parked: bool = field(init=False, default=False)  # has all it needs until it gets a token
     num_computed: int = field(init=False, default=0)  # tokens whose keys and values are kept

@@ -26,7 +26,7 @@ class Steady:
         self._rows = plan.batch.logit_rows
         self._positions = plan.batch.positions
         self._spans = list(plan.batch.spans)
-        self._is_greedy = plan.batch.is_greedy
+        self._choices = plan.batch.choices
         self._limits = np.array([self._limit(index) for index in range(len(self._spans))])
 
     @staticmethod
@@ -59,12 +59,15 @@ class Steady:
             self._spans[index] = Span(index, index + 1, table)
             self._limits[index] = self._limit(index)
         self._positions = positions
+        if self._choices is not None:
+            self._choices = self._choices.copy()
+            self._choices["index"] += 1
         batch = Batch(
             np.array(tokens, np.int64),
             positions,
             tuple(self._spans),
             self._rows,
-            is_greedy=self._is_greedy,
+            choices=self._choices,
         )
         return Plan(batch, self._entries, (), is_steady=True)
 

@@ -10,13 +10,20 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from qeff.core.errors import RequestError
 from qeff.generate.constraint import Matcher
 from qeff.generate.detokenize import Detokenizer, StopMatcher
+from qeff.generate.params import SamplingParams
 from qeff.generate.request import Choice, Delta, FinishReason, Request, Result, Timings
 from qeff.generate.sampling import History, OutputView, Row
-from qeff.generate.sequence import SequenceState
+from qeff.generate.sequence import Choosing, SequenceState
 from qeff.generate.speculation.draft import Draft
+
+_WORD = 2**64 - 1
+_MAX_TOP_K = 2**31 - 1
+_FLOAT32 = np.finfo(np.float32)
 
 
 @dataclass(slots=True, eq=False)
@@ -74,10 +81,12 @@ class Task:
             self.max_len = min(self.ctx_len, len(request.prompt) + params.max_tokens)
         self.stops = StopMatcher(params.stop)
         self.history = History(params, request.prompt)
-        if params.is_plain and not params.min_tokens and self.matcher is None:
-            # The largest logit wins, whatever the tokens so far: they need not be in the row.
-            self.plain_row = Row(params, self.seed, request.prompt, history=self.history)
-            self.sequence.is_greedy = True
+        if params.is_free and self.matcher is None:
+            if params.is_plain:
+                # The largest logit wins, whatever the tokens so far: they need not be in the row.
+                self.plain_row = Row(params, self.seed, request.prompt, history=self.history)
+            if params.typical_p == 1 and not scores_prompt:
+                self.sequence.choosing = _choosing(params, self.seed)
         if scores_prompt:
             self.prompt_logprobs.append(Choice(request.prompt[0]))  # nothing stands before it
 
@@ -173,3 +182,12 @@ class Task:
             piece = self.stops.push(piece)
         self.pieces.append(piece)
         return piece
+
+
+def _choosing(params: SamplingParams, seed: int) -> Choosing:
+    """What a session needs to choose tokens."""
+    key = seed & _WORD, seed >> 64
+    temperature = min(max(params.temperature, float(_FLOAT32.tiny)), float(_FLOAT32.max))
+    if params.is_greedy:
+        temperature = 0.0
+    return temperature, params.top_p, params.min_p, min(params.top_k, _MAX_TOP_K), key

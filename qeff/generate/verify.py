@@ -32,10 +32,12 @@ class Walk:
     path: list[int] = field(default_factory=list)
 
     def follow(self, token: int) -> bool:
-        """Go to the draft's token that stands for this choice; False where there is none."""
+        """Go to the draft's token that stands for this choice; False where the way ends."""
         draft = self.entry.draft
         for index in range(self.node + 1, len(draft)):
             if draft.parents[index] == self.node and draft.tokens[index] == token:
+                if index in draft.watched and not self.entry.has_choice_where_watched:
+                    return False
                 self.node = index
                 self.path.append(index)
                 return True
@@ -50,29 +52,32 @@ def verify(walks: Iterable[Walk], output: StepOutput, take: Take) -> dict[Walk, 
 
     ``take`` is given each choice and says whether its sequence goes on.
     """
-    if output.likeliest is not None:
-        return _verify_greedy(walks, output.likeliest.tolist(), take)
-    return _verify_sampled(walks, output.logits, take)
+    if output.tokens is None:
+        return _verify_logits(list(walks), output.logits, take)
+    chosen: list[Walk] = []
+    others: list[Walk] = []
+    for walk in walks:
+        (chosen if walk.entry.is_chosen else others).append(walk)
+    failed = _verify_tokens(chosen, output.tokens.tolist(), take)
+    return failed | _verify_logits(others, output.logits, take)
 
 
-def _verify_greedy(
-    walks: Iterable[Walk], likeliest: list[int], take: Take
+def _verify_tokens(
+    walks: Iterable[Walk], tokens: list[int], take: Take
 ) -> dict[Walk, RequestError]:
+    """Where the session has chosen a token for every row."""
     failed: dict[Walk, RequestError] = {}
     for walk in walks:
-        token = likeliest[walk.entry.row()]
+        token = tokens[walk.entry.row()]
         while token >= 0 and take(walk, Choice(token)) and walk.follow(token):
-            token = likeliest[walk.entry.row(walk.node)]
+            token = tokens[walk.entry.row(walk.node)]
         if token < 0:
             failed[walk] = not_finite()
     return failed
 
 
-def _verify_sampled(
-    walks: Iterable[Walk], logits: np.ndarray, take: Take
-) -> dict[Walk, RequestError]:
+def _verify_logits(going: list[Walk], logits: np.ndarray, take: Take) -> dict[Walk, RequestError]:
     """The choices of all sequences at an equal depth are made together."""
-    going = list(walks)
     failed: dict[Walk, RequestError] = {}
     while going:
         rows: list[Row] = []

@@ -8,7 +8,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["Batch", "Capabilities", "Session", "Span", "StepOutput", "open_session"]
+__all__ = [
+    "CHOICE",
+    "GREEDY",
+    "NO_CHOICE",
+    "Batch",
+    "Capabilities",
+    "Session",
+    "Span",
+    "StepOutput",
+    "open_session",
+]
 
 
 def __getattr__(name: str) -> Any:

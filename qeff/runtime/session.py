@@ -14,6 +14,21 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+# How the token of a row is chosen; the filters in this order. The random number is the first of
+# numpy's Philox(key, counter=index). A negative temperature wants no token but the logits.
+CHOICE = np.dtype(
+    [
+        ("temperature", np.float32),  # 0: the largest logit, the first of equal ones
+        ("top_p", np.float32),  # 1: off
+        ("min_p", np.float32),  # 0: off
+        ("top_k", np.int32),  # 0: off
+        ("key", np.uint64, 2),
+        ("index", np.uint64),
+    ]
+)
+NO_CHOICE = (-1.0, 1.0, 0.0, 0, (0, 0), 0)
+GREEDY = (0.0, 1.0, 0.0, 0, (0, 0), 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
@@ -28,6 +43,7 @@ class Capabilities:
     supports_trees: bool = False  # Batch.parents
     quick_tokens: int | None = None  # what a step takes in without keeping its decodes waiting
     window: int | None = None  # tokens that the widest layer looks back; None: all of them
+    chooses: bool = False  # Batch.choices
 
 
 class Span(NamedTuple):  # made for every sequence of every step, and quick to make
@@ -50,25 +66,16 @@ class Batch:
     parents: np.ndarray | None = (
         None  # int64 [T]: index of the token's parent in this step, −1 for none
     )
-    is_greedy: bool = False  # of each row its likeliest token is wanted, and not the logits
+    choices: np.ndarray | None = None  # CHOICE [R]: how the session chooses the rows' tokens
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
     """What there is of ``Batch.logit_rows``, in that order."""
 
-    logits: np.ndarray  # float32 [R, vocab]; [0, vocab] when the step was a greedy one
-    # int64 [R], when it was: the first of the largest logits, −1 where that is no finite number
-    likeliest: np.ndarray | None = None
-
-    @classmethod
-    def of(cls, logits: np.ndarray, batch: Batch) -> StepOutput:
-        """What a batch asks for, from all the logits of its rows."""
-        if not batch.is_greedy:
-            return cls(logits)
-        best = logits.argmax(axis=1)
-        best[~np.isfinite(np.take_along_axis(logits, best[:, None], 1)[:, 0])] = -1
-        return cls(logits[:0], best)
+    logits: np.ndarray  # float32 [·, vocab]: of every row, or of those without a choice
+    # int64 [R], where there were choices: −1 for a row without one, and where no logit is finite
+    tokens: np.ndarray | None = None
 
 
 class Session(Protocol):

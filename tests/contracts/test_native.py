@@ -32,7 +32,10 @@ FIELD_TYPES = {
     "const char*": ctypes.c_char_p,
     "const int32_t*": ctypes.POINTER(ctypes.c_int32),
     "const int64_t*": ctypes.POINTER(ctypes.c_int64),
+    "float": ctypes.c_float,
+    "uint64_t": ctypes.c_uint64,
     "const qeff_span*": ctypes.POINTER(library.Span),
+    "const qeff_choice*": ctypes.POINTER(library.Choice),
 }
 ARGUMENT_TYPES = FIELD_TYPES | {
     "void": None,
@@ -53,6 +56,7 @@ STRUCTURES = {
     "qeff_options": library.Options,
     "qeff_info": library.Info,
     "qeff_span": library.Span,
+    "qeff_choice": library.Choice,
     "qeff_batch": library.Batch,
 }
 

@@ -10,6 +10,8 @@ import hashlib
 
 import numpy as np
 
+from qeff.generate import SamplingParams
+from qeff.generate.sampling import Row, sample
 from qeff.runtime.session import Batch, Capabilities, StepOutput
 
 EMPTY = -1
@@ -19,6 +21,7 @@ class MockSession:
     def __init__(
         self, *, vocab=64, ctx_len=64, block_len=None, sequences=4, chunk=8, answers=None, **more
     ):
+        more.setdefault("chooses", True)
         self.caps = Capabilities(vocab, ctx_len, block_len or ctx_len, sequences, chunk, **more)
         self.answers = answers or answer
         self.step_sizes: list[int] = []
@@ -38,7 +41,7 @@ class MockSession:
         rows = [wanted[row] for row in batch.logit_rows.tolist()]
         assert len(rows) == len(set(batch.logit_rows.tolist()))
         logits = np.stack(rows) if rows else np.zeros((0, self.caps.vocab_size), np.float32)
-        return StepOutput.of(logits, batch)
+        return choose(logits, batch.choices)
 
     def _run_span(self, batch, span, wanted):
         assert 0 < span.stop - span.start <= self.caps.max_step_tokens
@@ -93,3 +96,17 @@ def greedy(prompt: list[int], count: int, vocab: int = 64) -> list[int]:
     for _ in range(count):
         tokens.append(int(np.argmax(answer(tokens, vocab))))
     return tokens[len(prompt) :]
+
+
+def choose(logits: np.ndarray, choices: np.ndarray | None) -> StepOutput:
+    """What a step gives whose rows may have choices: by the numpy functions, row by row."""
+    if choices is None:
+        return StepOutput(logits)
+    assert len(choices) == len(logits)
+    tokens = np.full(len(logits), -1)
+    for place, (temperature, top_p, min_p, top_k, key, index) in enumerate(choices.tolist()):
+        if temperature >= 0 and np.isfinite(logits[place]).all():
+            params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+            row = Row(params, int(key[0]) | int(key[1]) << 64, output=range(index))
+            tokens[place] = sample(logits[place : place + 1], [row])[0].token
+    return StepOutput(logits[choices["temperature"] < 0], tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from mock_session import MockSession, greedy
@@ -134,3 +135,39 @@ def test_closing_ends_what_runs():
             await engine.generate([[1]])
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.parametrize("begins_first", [False, True])
+def test_a_caller_that_is_cancelled_while_it_asks_harms_nobody(begins_first, monkeypatch):
+    """A client may go away at any moment, also between asking and being let in."""
+
+    async def body(engine):
+        began, gate = threading.Event(), threading.Event()
+        add = engine._add
+
+        def slow_add(request, reader):
+            began.set()
+            assert gate.wait(10)
+            add(request, reader)
+
+        monkeypatch.setattr(engine, "_add", slow_add)
+        if not begins_first:  # the thread is at something else
+            engine._tell(lambda: gate.wait(10) or None)
+        tasks = [
+            asyncio.create_task(engine.generate([[5]], SamplingParams(max_tokens=50))),
+            asyncio.create_task(anext(engine.stream([5], SamplingParams(max_tokens=50)))),
+        ]
+        await asyncio.sleep(0.01)
+        assert began.is_set() == begins_first
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        monkeypatch.setattr(engine, "_add", add)
+        gate.set()
+        (result,) = await engine.generate([[5]], SamplingParams(max_tokens=9))
+        assert list(result.token_ids) == greedy([5], 9)
+        stats = await engine.stats()
+        assert (stats.num_running, stats.num_waiting) == (0, 0)
+        assert stats.num_output_tokens < 30  # nobody went on alone
+
+    run(body)

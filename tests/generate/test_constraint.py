@@ -388,7 +388,7 @@ HOSTILE = {
 def test_hostile_definitions_are_answered_quickly(name):
     compiler = ConstraintCompiler(TOKENIZERS["byte_level"], SIZES["byte_level"], [1])
     a = TOKENIZERS["byte_level"].token_to_id("a")
-    begun = time.perf_counter()
+    begun = time.process_time()
     try:
         matcher = compiler.start(HOSTILE[name])
         for _ in range(20):
@@ -398,7 +398,7 @@ def test_hostile_definitions_are_answered_quickly(name):
     except RequestError as error:
         assert len(error.what) < 400
         assert "\n" not in error.what
-    assert time.perf_counter() - begun < 10  # a second or less on an idle machine
+    assert time.process_time() - begun < 10  # a second or less as a rule
 
 
 BAD = {

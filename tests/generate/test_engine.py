@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mock_session import MockSession, greedy
+from mock_session import MockSession, choose, greedy
 
 from qeff.core.errors import OptionTypeError, RequestError, ResourceError
 from qeff.generate import Engine, FinishReason, Request, SamplingParams
-from qeff.runtime import StepOutput
 
 PROMPTS = [[5], [1, 2, 3], list(range(20, 37)), [9] * 8, [7, 7, 2, 60], list(range(30)), [11, 12]]
 SAMPLED = SamplingParams(max_tokens=10, temperature=0.9, top_k=20, top_p=0.95, seed=1234)
@@ -221,7 +220,7 @@ def test_a_failing_step_leaves_a_usable_engine(monkeypatch, params, num_good):
         if len(session.step_sizes) <= num_good:
             return output
         logits = np.full((len(batch.logit_rows), session.caps.vocab_size), np.nan, np.float32)
-        return StepOutput.of(logits, batch)
+        return choose(logits, batch.choices)
 
     monkeypatch.setattr(session, "step", broken)
     with pytest.raises(RequestError, match="not finite numbers"):

@@ -94,6 +94,7 @@ def engines(draw):
         supports_trees=True,
         quick_tokens=draw(st.sampled_from([None, 1, 8])),
         window=draw(st.sampled_from([None, None, 1, 5, 16, 33])),
+        chooses=draw(st.booleans()),
     )
     config = draw(speculations())
     drafting = None

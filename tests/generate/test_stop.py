@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from mock_session import MockSession
+from mock_session import MockSession, choose
 from tiny_tokenizers import KINDS, text_files
 
 from qeff.generate import Engine, FinishReason, SamplingParams, Text
 from qeff.generate.detokenize import StopMatcher
-from qeff.runtime.session import StepOutput
 
 STOPS = st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3)
 
@@ -63,7 +62,7 @@ class Script(MockSession):
         logits = np.zeros((len(batch.logit_rows), self.caps.vocab_size), np.float32)
         for row, index in enumerate(batch.logit_rows):
             logits[row, self.ids[batch.positions[index]]] = 1  # the prompt is one token long
-        return StepOutput.of(logits, batch)
+        return choose(logits, batch.choices)
 
 
 @pytest.mark.parametrize("kind", KINDS)

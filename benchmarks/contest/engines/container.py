@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qeff.container import Container
-from qeff.runtime import Batch, Span, StepOutput, open_session
+from qeff.runtime import CHOICE, GREEDY, Batch, Span, StepOutput, open_session
 
 
 def versions() -> dict[str, str]:
@@ -71,13 +71,13 @@ class Engine:
             count = len(parts[0])
             rows = np.arange(1, len(parts) + 1) * count - 1
             output = self._step(parts, rows if low + count == length else rows[:0], is_greedy=True)
-            found = output.likeliest
+            found = output.tokens
         return found.tolist()
 
     def advance(self, tokens: Sequence[int]) -> list[int]:
         """Run one token of each sequence."""
         parts = [[token] for token in tokens]
-        return self._step(parts, np.arange(len(tokens)), is_greedy=True).likeliest.tolist()
+        return self._step(parts, np.arange(len(tokens)), is_greedy=True).tokens.tolist()
 
     def logits(self, tokens: Sequence[int]) -> np.ndarray:
         """Run one text and give every row of logits."""
@@ -116,7 +116,7 @@ class Engine:
                 Span(i * count, (i + 1) * count, self._blocks[i]) for i in range(len(parts))
             ),
             logit_rows=rows,
-            is_greedy=is_greedy,
+            choices=np.full(len(rows), GREEDY, CHOICE) if is_greedy else None,
         )
         self._at += count
         return self._session.step(batch)

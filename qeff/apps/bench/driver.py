@@ -6,10 +6,12 @@ clocks.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from qeff.core.errors import OptionValueError
-from qeff.runtime.session import Batch, Session, Span
+from qeff.runtime.session import CHOICE, GREEDY, Batch, Session, Span
 
 
 class Driver:
@@ -39,7 +41,7 @@ class Driver:
         rows = np.arange(size)
         for position in range(start, start + count):
             positions = np.full(size, position, np.int64)
-            tokens = self._step(Batch(tokens, positions, spans, rows, is_greedy=True))
+            tokens = self._step(Batch(tokens, positions, spans, rows))
         return tokens
 
     def _prompt(self, row: int, prompt: np.ndarray) -> int:
@@ -53,12 +55,12 @@ class Driver:
                 positions=np.arange(start, start + len(part)),
                 spans=(Span(0, len(part), self._blocks[row]),),
                 logit_rows=np.array([len(part) - 1] if is_last else [], np.int64),
-                is_greedy=True,
             )
             found = self._step(batch)
         return int(found[-1])
 
     def _step(self, batch: Batch) -> np.ndarray:
-        likeliest = self.session.step(batch).likeliest
-        assert likeliest is not None, "a greedy step gives tokens"
-        return likeliest
+        if self.session.caps.chooses:
+            batch = replace(batch, choices=np.full(len(batch.logit_rows), GREEDY, CHOICE))
+        output = self.session.step(batch)
+        return output.logits.argmax(axis=-1) if output.tokens is None else output.tokens

@@ -20,7 +20,7 @@ from qeff.container.program import Program
 from qeff.container.reader import Container
 from qeff.core.errors import ContainerError
 from qeff.ops import validate
-from qeff.runtime.session import Batch, Capabilities, Session, Span, StepOutput
+from qeff.runtime.session import CHOICE, Batch, Capabilities, Session, Span, StepOutput
 
 PROGRAM = "program.json"
 SPAN = np.dtype(  # ``qeff_span``; addresses are as wide as int64 on every machine it is built for
@@ -82,6 +82,7 @@ class NativeSession:
             supports_trees=True,
             quick_tokens=options.prefill_seq_len,
             window=window,
+            chooses=True,
         )
 
     @property
@@ -101,9 +102,13 @@ class NativeSession:
         assert all(span.adapter == 0 for span in batch.spans), "this target has no adapters"
         parents = None if batch.parents is None else np.ascontiguousarray(batch.parents, np.int32)
         assert parents is None or len(parents) == len(tokens), "as many parents as tokens"
-        num_rows = 0 if batch.is_greedy else len(rows)
-        logits = np.empty((num_rows, self._caps.vocab_size), np.float32)
-        likeliest = np.empty(len(rows), np.int64) if batch.is_greedy else None
+        choices, chosen, num_logits = batch.choices, None, len(rows)
+        if choices is not None:
+            choices = np.ascontiguousarray(choices, CHOICE)
+            assert len(choices) == len(rows), "as many choices as rows"
+            chosen = np.empty(len(rows), np.int64)
+            num_logits = int(np.count_nonzero(choices["temperature"] < 0))
+        logits = np.empty((num_logits, self._caps.vocab_size), np.float32)
         call = native.Batch(
             _pointer(tokens, ctypes.c_int64),
             _pointer(positions, ctypes.c_int64),
@@ -113,16 +118,17 @@ class NativeSession:
             _pointer(rows, ctypes.c_int64),
             len(rows),
             None if parents is None else _pointer(parents, ctypes.c_int32),
+            None if choices is None else _pointer(choices, native.Choice),
         )
         self._library.call(
             "qeff_step",
             self._handle,
             ctypes.byref(call),
-            None if batch.is_greedy else _pointer(logits, ctypes.c_float),
-            None if likeliest is None else _pointer(likeliest, ctypes.c_int64),
+            _pointer(logits, ctypes.c_float),
+            None if chosen is None else _pointer(chosen, ctypes.c_int64),
         )
         del tables  # the call has read them through the spans' addresses
-        return StepOutput(logits, likeliest)
+        return StepOutput(logits, chosen)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, (from, to) each, in order."""

@@ -76,7 +76,7 @@ class OrtSession:
         logits = np.empty((len(batch.logit_rows), self._caps.vocab_size), np.float32)
         for spans in _group(batch.spans):
             self._call(batch, spans, logits)
-        return StepOutput.of(logits, batch)
+        return StepOutput(logits)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole slots, (from, to) each, in order."""

@@ -69,7 +69,7 @@ class ReferenceSession:
 
     def step(self, batch: Batch) -> StepOutput:
         """Run all tokens, write their keys and values, return the rows asked for."""
-        return StepOutput.of(self._interpreter.run(batch.tokens, self._describe(batch)), batch)
+        return StepOutput(self._interpreter.run(batch.tokens, self._describe(batch)))
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, (from, to) each, in order."""
