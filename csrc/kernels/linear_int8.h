@@ -54,6 +54,13 @@ template <bool HasOne, class Body>
   return body(Constant<kTileTokens / 2>{});
 }
 
+// Room for what StreamUnit reads of a token in a block.
+template <class F, class Unit>
+static constexpr int64_t unit_block_bytes() {
+  if constexpr (kTakesStreamUnit<F>) return sizeof(typename Unit::Block);
+  return 0;
+}
+
 // The largest stretches: a stretch of a panel in scratch leaves room for activations in a first-level cache.
 inline constexpr int64_t kTileBlocks = 48;
 inline constexpr int64_t kStreamBlocks = kStreamTokens > 4 ? 384 : 768;
@@ -73,6 +80,7 @@ template <class F, bool HasOffset>
   constexpr int64_t kRoom = static_cast<int64_t>(kLinearScratchBytes) - kWeightBytes - 1024;
   constexpr UnitLayout kUnit = unit_layout(F::kFormat);
   static_assert(kStreamBlocks * kStreamTokens * kTokenBytes <= kRoom && kTileBlocks % F::kUnitBlocks == 0);
+  static_assert(kStreamBlocks * (kTokenBytes + unit_block_bytes<F, StreamUnit>()) <= kRoom);
 
   const int64_t num_blocks = (args.cols + 31) / 32;
   const int64_t bytes_of_panel = (args.cols + kUnit.cols - 1) / kUnit.cols * kUnit.bytes;
@@ -90,18 +98,31 @@ template <class F, bool HasOffset>
     int64_t b0 = 0;
     do {  // once even where there are no columns
       const int64_t here = min_of(stretch, num_blocks - b0);
-      for (int64_t t = 0, len; t < num_tokens; t += len) {
-        len = tile_len(num_tokens - t, args.num_tokens);
-        with_tile_len<HasOffset>(static_cast<int>(len), [&](auto n) QEFF_INLINE_BODY {
-          using Block = BlockOfTokens<F, n, HasOffset>;
-          for (int i = 0; i < n; ++i) {
-            const int64_t token = t0 + min_of(t + i, num_tokens - 1);
-            const int64_t row = args.token_index != nullptr ? args.token_index[token] : token;
-            Block* out = reinterpret_cast<Block*>(activations + t * here * kTokenBytes);
-            prepare_token<F, Block>(args.rounded, row, b0, here, out, i);
-          }
-        });
+      const auto row_of = [&](int64_t token) QEFF_INLINE_BODY {
+        return args.token_index != nullptr ? args.token_index[token] : token;
+      };
+      // Where StreamUnit takes the one token, it lies behind its place as others want it, which is filled if a panel
+      // needs it.
+      uint8_t* unit_tokens = activations + here * kTokenBytes;
+      bool takes_unit = false, is_prepared = false;
+      if constexpr (HasOffset && kTakesStreamUnit<F>) {
+        if (args.num_tokens == 1)
+          takes_unit = prepare_unit<F, StreamUnit>(args.rounded, row_of(0), b0, here, unit_tokens);
       }
+      const auto prepare_tokens = [&] {
+        is_prepared = true;
+        for (int64_t t = 0, len; t < num_tokens; t += len) {
+          len = tile_len(num_tokens - t, args.num_tokens);
+          with_tile_len<HasOffset>(static_cast<int>(len), [&](auto n) QEFF_INLINE_BODY {
+            using Block = BlockOfTokens<F, n, HasOffset>;
+            for (int i = 0; i < n; ++i) {
+              Block* out = reinterpret_cast<Block*>(activations + t * here * kTokenBytes);
+              prepare_token<F, Block>(args.rounded, row_of(t0 + min_of(t + i, num_tokens - 1)), b0, here, out, i);
+            }
+          });
+        }
+      };
+      if (!takes_unit) prepare_tokens();
       for (int64_t p = first; p < last; ++p) {
         const uint8_t* units = args.panels + p * bytes_of_panel + b0 / F::kUnitBlocks * kUnit.bytes;
         PanelOutput output(args, p, b0 == 0, b0 + here >= num_blocks);
@@ -121,6 +142,10 @@ template <class F, bool HasOffset>
             using Block = BlockOfTokens<F, n, HasOffset>;
             const Block* tokens = reinterpret_cast<const Block*>(activations + t * here * kTokenBytes);
             asked += 64 * kAskedLines<Block> * kPanelVecs * here;
+            if constexpr (HasOffset && n == 1 && kTakesStreamUnit<F>) {
+              if (takes_unit && stream_unit<F, StreamUnit>(units, here, unit_tokens, output.edge(), y[0])) return;
+              if (!is_prepared) prepare_tokens();
+            }
             if constexpr (HasOffset && n <= kStreamTokens) {
               if (streams) return stream<F, n>(units, here, tokens, output.edge(), y);
             }

@@ -102,6 +102,16 @@ template <class F, int NT, int NB>
   });
 }
 
+// Asks for what is read kStreamAhead bytes later, Bytes of it, where there is much to do with each byte: others come no
+// faster for it.
+template <class F, int NT, int Bytes>
+[[gnu::always_inline]] static inline void ask_ahead(const uint8_t* units) {
+  constexpr bool kIsSlow = F::kSteps > 1 || (F::kSteps == 1 && (NT > 1 || F::kScales > 2));
+  if constexpr (kStreamAhead > 0 && kIsSlow) {
+    unrolled<(Bytes + 63) / 64>([&](auto i) QEFF_INLINE_BODY { __builtin_prefetch(units + kStreamAhead + 64 * i); });
+  }
+}
+
 // One or two tokens: all rows of a panel while it streams by.
 template <class F, int NT>
 [[gnu::noinline]] static void stream(const uint8_t* units, int64_t num_blocks, const BlockOfTokens<F, NT>* tokens,
@@ -115,6 +125,7 @@ template <class F, int NT>
   if constexpr (F::kUnitBlocks == 1) {
     int64_t b = 0;
     for (; b + kStep <= num_blocks; b += kStep, units += kStep * kUnitBytes, tokens += kStep) {
+      ask_ahead<F, NT, kStep * kUnitBytes>(units);
       stream_blocks<F, NT, kStep>(units, F::open(units), 0, tokens, result);
     }
     if (kStep > 1 && b < num_blocks) stream_blocks<F, NT, 1>(units, F::open(units), 0, tokens, result);
@@ -122,13 +133,56 @@ template <class F, int NT>
     static_assert(F::kUnitBlocks % kStep == 0 && kStep <= 2);
     for (int64_t b = 0; b < num_blocks; b += F::kUnitBlocks, units += kUnitBytes) {
       const typename F::Unit unit = F::open(units);
-      for (int i = 0; i < F::kUnitBlocks; i += kStep, tokens += kStep)
+      for (int i = 0; i < F::kUnitBlocks; i += kStep, tokens += kStep) {
+        ask_ahead<F, NT, kStep * kUnitBytes / F::kUnitBlocks>(units + i * (kUnitBytes / F::kUnitBlocks));
         stream_blocks<F, NT, kStep>(units, unit, i, tokens, result);
+      }
     }
   }
   unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
     unrolled<kPanelVecs>([&](auto v) QEFF_INLINE_BODY { edge.end(result[t][v], y[t], v); });
   });
+}
+
+// Whether StreamUnit takes panels of a format.
+template <class F>
+inline constexpr bool kTakesStreamUnit = kHasStreamUnit && F::kFormat == WeightFormat::kMXFP6;
+
+// Blocks [first, first + num_blocks) of one token as Unit wants them. False where it does not take their scales.
+template <class F, class Unit>
+static inline bool prepare_unit(const RoundedActivations& rounded, int64_t row, int64_t first, int64_t num_blocks,
+                                uint8_t* unit_tokens) {
+  auto* out = reinterpret_cast<typename Unit::Block*>(unit_tokens);
+  const int8_t* q = rounded.q + row * rounded.q_stride + 32 * first;
+  const float* scale = rounded.scale + row * rounded.scale_stride + first;
+  const int32_t* sum = rounded.sum + row * rounded.scale_stride + first;
+  bool is_taken = true;
+  for (int64_t b = 0; b < num_blocks; ++b, q += 32) {
+    is_taken &= scale[b] == 0 || Unit::is_moderate(scale[b]);
+    Unit::fill(out + b, q, scale[b] == 0 ? 1.0f : scale[b], F::kStart - F::kOffset * sum[b]);
+  }
+  return is_taken;
+}
+
+// stream() for such a token. False, and nothing done, where Unit does not take the scales of the panel.
+template <class F, class Unit>
+[[gnu::noinline]] static bool stream_unit(const uint8_t* units, int64_t num_blocks, const uint8_t* unit_tokens,
+                                          const Edge& edge, float* y) {
+  const auto* tokens = reinterpret_cast<const typename Unit::Block*>(unit_tokens);
+  constexpr float kStart = F::kStartValue;
+  static constexpr typename Unit::Constants kConstants = [] {
+    typename Unit::Constants constants{};
+    for (int i = 0; i < 32; ++i) constants.whole[i] = F::kWholeBases.v[i];
+    for (int i = 0; i < 16; ++i) constants.split[i] = F::kSplitBases[i];
+    for (float& start : constants.start) start = kStart;
+    for (uint8_t& factor : constants.factor) factor = 128;
+    return constants;
+  }();
+  F32 results[kPanelVecs];
+  unrolled<kPanelVecs>([&](auto v) QEFF_INLINE_BODY { results[v] = edge.begin(y, v); });
+  if (!Unit::add_blocks(units, num_blocks, tokens, kConstants, results)) return false;
+  unrolled<kPanelVecs>([&](auto v) QEFF_INLINE_BODY { edge.end(results[v], y, v); });
+  return true;
 }
 
 }  // namespace qeff::QEFF_ISA

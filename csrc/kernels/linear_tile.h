@@ -44,14 +44,14 @@ class PanelOutput {
   // Where num_tokens tokens from `token` on have their sums; room for len.
   inline float* const* open(int64_t token, int num_tokens, int len) {
     for (int t = 0; t < len; ++t) {
-      rows_[t] = copy_[t];
-      if (t >= num_tokens) continue;
       float* y = y_ + (token + t) * y_stride_;
-      if (num_rows_ == kPanelRows) {
+      if (t < num_tokens && num_rows_ == kPanelRows) {
         rows_[t] = y;
-      } else if (!edge_.is_first) {
-        for (int r = 0; r < kPanelRows; ++r) copy_[t][r] = r < num_rows_ ? y[r] : 0.0f;
+        continue;
       }
+      const int num_read = t < num_tokens && !edge_.is_first ? num_rows_ : 0;
+      for (int r = 0; r < kPanelRows; ++r) copy_[t][r] = r < num_read ? y[r] : 0.0f;
+      rows_[t] = copy_[t];
     }
     return rows_;
   }
@@ -70,7 +70,7 @@ class PanelOutput {
   int num_rows_;
   Edge edge_;
   float* rows_[kMaxTile];
-  alignas(64) float copy_[kMaxTile][kPanelRows] = {};
+  alignas(64) float copy_[kMaxTile][kPanelRows];
   alignas(64) float bias_[kPanelRows];
 };
 

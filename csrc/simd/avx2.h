@@ -107,7 +107,10 @@ inline constexpr int kTileTokens = 4;
 inline constexpr int kFloatTileTokens = 4;
 inline constexpr bool kHasStrips = false;
 struct StripUnit {};
+inline constexpr bool kHasStreamUnit = false;
+struct StreamUnit {};
 inline constexpr int kStreamStep = 1;
+inline constexpr int kStreamAhead = 0;
 inline constexpr bool kHasTileUnit = false;
 struct TileUnit {};
 

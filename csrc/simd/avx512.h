@@ -111,7 +111,10 @@ struct TileUnit {};
 inline constexpr int kFloatTileTokens = 8;
 inline constexpr bool kHasStrips = false;
 struct StripUnit {};
+inline constexpr bool kHasStreamUnit = false;
+struct StreamUnit {};
 inline constexpr int kStreamStep = 1;
+inline constexpr int kStreamAhead = 0;
 
 struct Bytes {
   __m512i v;

@@ -127,7 +127,9 @@ inline constexpr int kTileVecs = 1;
 inline constexpr int kTileTokens = 8;
 inline constexpr int kFloatTileTokens = 4;
 inline constexpr bool kHasStrips = true;
+inline constexpr bool kHasStreamUnit = true;
 inline constexpr int kStreamStep = 2;
+inline constexpr int kStreamAhead = 12800;
 inline constexpr bool kHasTileUnit = false;
 struct TileUnit {};
 
@@ -278,4 +280,5 @@ static inline int32_t store_rounded(int8_t* p, const F32 (&x)[32 / kLanes]) {
 
 }  // namespace qeff::QEFF_ISA
 
+#include "simd/neon_stream.h"
 #include "simd/neon_strip.h"

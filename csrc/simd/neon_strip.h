@@ -88,7 +88,7 @@ namespace qeff::QEFF_ISA {
   QEFF_ADD(4, 19, 31, 0) QEFF_ADD(5, 20, 31, 1) QEFF_ADD(6, 21, 31, 2) QEFF_ADD(7, 22, 31, 3) \
   LAST
 #define QEFF_ASK_ONE "prfm pldl2keep, [%[next]]\n\tadd %[next], %[next], #64\n\t"
-#define QEFF_ASK_TWO "prfm pldl2keep, [%[next]]\n\tprfm pldl2keep, [%[next], #64]\n\tadd %[next], %[next], #128\n\t"
+#define QEFF_ASK_TWO "prfm pldl1keep, [%[next]]\n\tprfm pldl1keep, [%[next], #64]\n\tadd %[next], %[next], #128\n\t"
 #define QEFF_LAST ""
 #define QEFF_LAST_LEAST \
   "ldr q29, [%[scales], #32]\n\t" QEFF_LANES(30, 2) QEFF_LANES(31, 3) \

@@ -150,8 +150,13 @@ inline constexpr int kFloatTileTokens = 4;
 inline constexpr bool kHasStrips = false;
 // Multiplies a strip of 8 tokens there: simd/neon_strip.h.
 struct StripUnit {};
+// Multiplies a panel of MXFP6 with one token, where there is one: simd/neon_stream.h.
+inline constexpr bool kHasStreamUnit = false;
+struct StreamUnit {};
 // Blocks that one token is multiplied with before the results are added.
 inline constexpr int kStreamStep = 1;
+// How many bytes ahead one token asks for weights: far enough to be there in time, near enough to stay. 0: not at all.
+inline constexpr int kStreamAhead = 0;
 // A unit for whole tiles of products, where there is one: simd/amx.h.
 inline constexpr bool kHasTileUnit = false;
 struct TileUnit {};

@@ -132,7 +132,9 @@ int main(int argc, char** argv) {
       {kSmall, CacheFormat::kF16, 511, 1, 1},   {kSmall, CacheFormat::kF16, 4095, 1, 1},
       {kSmall, CacheFormat::kF32, 4095, 1, 1},  {kSmall, CacheFormat::kMXINT8, 4095, 1, 1},
       {kSmall, CacheFormat::kF16, 511, 1, 8},   {kLarge, CacheFormat::kF16, 4095, 1, 1},
-      {kSmall, CacheFormat::kF16, 511, 8, 1},
+      {kSmall, CacheFormat::kF16, 511, 8, 1},   {kSmall, CacheFormat::kF16, 95, 1, 1},
+      {kSmall, CacheFormat::kF16, 149, 1, 1},   {kSmall, CacheFormat::kF16, 95, 1, 8},
+      {kSmall, CacheFormat::kF16, 149, 1, 8},
   };
   constexpr const char* kNames[] = {"f32", "f16", "mxint8"};
   for (const Run& run : runs) {

@@ -81,8 +81,8 @@ void bench(const LinearKernels& kernels, const Case& c, int64_t cols, int64_t ro
   const int64_t matrix_bytes = (rows + 15) / 16 * bytes;
   const int64_t num_copies = (48 << 20) / matrix_bytes + 1;
   uint8_t* panels = allocate<uint8_t>(matrix_bytes * num_copies);
-  // Small values everywhere: subnormal or infinite scales would time something else.
-  for (int64_t i = 0; i < matrix_bytes * num_copies; ++i) panels[i] = static_cast<uint8_t>(0x10 + (i * 7 & 15));
+  // Moderate values everywhere: subnormal or infinite scales would time something else.
+  for (int64_t i = 0; i < matrix_bytes * num_copies; ++i) panels[i] = static_cast<uint8_t>(0x40 + (i * 7 & 15));
   const int64_t most = 128, blocks = (cols + 31) / 32;
   float* x = allocate<float>(most * cols);
   for (int64_t i = 0; i < most * cols; ++i) x[i] = static_cast<float>(i % 37 - 18);
