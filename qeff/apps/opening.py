@@ -14,6 +14,7 @@ from pathlib import Path
 from qeff.container import Container
 from qeff.core.errors import OptionValueError
 from qeff.generate import Engine, SpeculationConfig, Text
+from qeff.generate.cache_blocks import num_blocks_for
 from qeff.generate.drafting import Drafting
 from qeff.runtime import open_session
 from qeff.runtime.session import Batch, Capabilities, Session, StepOutput
@@ -30,6 +31,8 @@ class Setup:
         reuses_prefixes: Whether equal beginnings of prompts are computed once.
         speculation: How tokens are guessed ahead; None guesses none.
         draft: The container of the draft model, for the speculation that needs one.
+        cache_tokens: Tokens that the cache holds of all sequences together; a full context of each
+            when None.
     """
 
     threads: int | None = None
@@ -38,6 +41,7 @@ class Setup:
     reuses_prefixes: bool = True
     speculation: SpeculationConfig | None = None
     draft: Path | None = None
+    cache_tokens: int | None = None
 
 
 def open_engine(container: Container, text: Text, setup: Setup) -> Engine:
@@ -54,12 +58,22 @@ def open_engine(container: Container, text: Text, setup: Setup) -> Engine:
         engine = Engine(
             session,
             text,
+            num_blocks=_num_blocks(session.caps, setup.cache_tokens),
             max_step_tokens=setup.step_tokens,
             reuse_prefixes=setup.reuses_prefixes,
             drafting=drafting,
         )
         opened.pop_all()
         return engine
+
+
+def _num_blocks(caps: Capabilities, cache_tokens: int | None) -> int | None:
+    """Blocks for so many tokens, but at least one whole context and at most all of them."""
+    if cache_tokens is None:
+        return None
+    each = num_blocks_for(caps.ctx_len, caps.block_len)
+    wanted = num_blocks_for(cache_tokens, caps.block_len)
+    return min(max(each, wanted), each * caps.max_sequences)
 
 
 def _open_drafting(

@@ -14,6 +14,7 @@ VARIABLES = {
     "XDG_CACHE_HOME": "parent of the cache root when QEFF_HOME is not set",
     "QEFF_HUB_TIMEOUT": "seconds to wait for the model hub before giving it up; default 5",
     "QEFF_ISA": "instruction set of the native engine; read by the engine itself; default the best",
+    "QEFF_<OPTION>": "an option of qeff serve that is not given on the command line",
     "NO_COLOR": "any value turns colour off",
     "QNN_SDK_ROOT": "where Qualcomm's QNN SDK is installed",
 }
@@ -40,6 +41,13 @@ def hub_is_offline() -> bool:
 def forced_isa() -> str | None:
     """The instruction set that the native engine is told to use."""
     return os.environ.get("QEFF_ISA") or None
+
+
+def option_values() -> dict[str, str]:
+    """Every variable QEFF_<NAME> by its name in small letters, for options that have one."""
+    prefix = "QEFF_"
+    found = {name: text for name, text in os.environ.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix).lower(): text for name, text in found.items()}
 
 
 def wants_color() -> bool:

@@ -68,6 +68,11 @@ class AsyncEngine:
         """The engine's tokenizer, which may be used from any thread."""
         return self._engine.text
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more can be asked: it was closed, or broke down."""
+        return self._is_closed
+
     def close(self) -> None:
         """Cancel what runs, end the thread and close the engine."""
         with self._has_news:
@@ -90,8 +95,7 @@ class AsyncEngine:
         request = self._engine.request(prompt, params)
         if request.params.num_choices > request.params.n:
             raise RequestError("the best of several outputs cannot be streamed", "use generate")
-        reader = _Reader(asyncio.get_running_loop(), _num_results(request.params))
-        await self._ask(lambda: self._add(request, reader))
+        reader = await self._begin(request)
         num_left = _num_results(request.params)
         try:
             while num_left:
@@ -114,8 +118,7 @@ class AsyncEngine:
         return list(await asyncio.gather(*(self._whole(request) for request in requests)))
 
     async def _whole(self, request: Request) -> Result:
-        reader = _Reader(asyncio.get_running_loop(), _num_results(request.params))
-        await self._ask(lambda: self._add(request, reader))
+        reader = await self._begin(request)
         results: list[Result] = []
         try:
             while len(results) < _num_results(request.params):
@@ -160,17 +163,22 @@ class AsyncEngine:
         except QeffError as error:
             self._fail(error)
             return
-        for delta in deltas:
-            self._deliver(delta)
+        self._deliver(deltas)
 
-    def _deliver(self, delta: Delta) -> None:
-        reader = self._readers.get(delta.request_id)
-        if reader is None:
-            return
-        reader.put(delta)
-        reader.num_left -= delta.result is not None
-        if not reader.num_left:
-            del self._readers[delta.request_id]
+    def _deliver(self, deltas: Sequence[Delta]) -> None:
+        """Give a step's deltas to their readers; a loop is woken once for all of them."""
+        mail: dict[asyncio.AbstractEventLoop, list[tuple[_Reader, Delta]]] = {}
+        for delta in deltas:
+            reader = self._readers.get(delta.request_id)
+            if reader is None:
+                continue
+            mail.setdefault(reader.loop, []).append((reader, delta))
+            reader.num_left -= delta.result is not None
+            if not reader.num_left:
+                del self._readers[delta.request_id]
+        for loop, letters in mail.items():
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_put_all, letters)
 
     def _add(self, request: Request, reader: _Reader) -> None:
         self._engine.add(request)
@@ -182,6 +190,11 @@ class AsyncEngine:
             if reader is not None:
                 reader.put(delta)
 
+    def _drop(self, request_id: str, reader: _Reader) -> None:
+        """End a request if it is this reader's; it may never have been added."""
+        if self._readers.get(request_id) is reader:
+            self._cancel(request_id)
+
     def _fail(self, error: BaseException) -> None:
         """Nothing that runs can go on: every reader is told why."""
         for request_id, reader in list(self._readers.items()):
@@ -190,6 +203,16 @@ class AsyncEngine:
         self._readers.clear()
 
     # ---- in the callers ------------------------------------------------------------------------
+
+    async def _begin(self, request: Request) -> _Reader:
+        """Add a request; it is ended again when its caller is cancelled meanwhile."""
+        reader = _Reader(asyncio.get_running_loop(), _num_results(request.params))
+        try:
+            await self._ask(lambda: self._add(request, reader))
+        except asyncio.CancelledError:
+            self._tell(lambda: self._drop(request.id, reader))
+            raise
+        return reader
 
     def _tell(self, job: Callable[[], None]) -> bool:
         """Have a job run between two steps; False when there will be no more."""
@@ -204,6 +227,8 @@ class AsyncEngine:
         future: Future[Answer] = Future()
 
         def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return  # whoever asked was cancelled
             try:
                 future.set_result(job())
             except QeffError as error:
@@ -215,6 +240,11 @@ class AsyncEngine:
         if not self._tell(run):
             raise _closed()
         return await asyncio.wrap_future(future)
+
+
+def _put_all(letters: Sequence[tuple[_Reader, Delta]]) -> None:
+    for reader, delta in letters:
+        reader.queue.put_nowait(delta)
 
 
 def _num_results(params: SamplingParams) -> int:

@@ -21,6 +21,15 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from qeff.core.errors import RequestError
 
 Message = Mapping[str, Any]
+# What an expression of a template may raise, whatever the messages and variables are.
+TEMPLATE_ERRORS = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+)
 
 
 class ChatTemplate:
@@ -58,7 +67,7 @@ class ChatTemplate:
         }
         try:
             return self._template.render(**names)
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        except TEMPLATE_ERRORS as error:
             # The template is a program of the model's; what it raises is about these messages.
             raise RequestError(
                 f"the model's chat template refuses the messages: {error}",

@@ -184,25 +184,28 @@ class ConstraintCompiler:
         self._prepared: Any = None  # llguidance's view of the tokenizer
         self._compiled: OrderedDict[Constraint, Matcher] = OrderedDict()
         self._lock = threading.Lock()
+        self._preparing = threading.Lock()
 
     def start(self, constraint: Constraint) -> Matcher:
         """A matcher at the beginning of an output; refuses a definition that makes no sense."""
         with self._lock:
             matcher = self._compiled.get(constraint)
-            if matcher is None:
-                matcher = self._compile(constraint)
-                self._compiled[constraint] = matcher
-                if len(self._compiled) > MAX_CACHED:
-                    self._compiled.popitem(last=False)
+        if matcher is None:  # without the lock: a large one holds nobody else up
+            matcher = self._compile(constraint)
+        with self._lock:
+            self._compiled[constraint] = matcher
             self._compiled.move_to_end(constraint)
+            if len(self._compiled) > MAX_CACHED:
+                self._compiled.popitem(last=False)
             return matcher.fork()
 
     def _compile(self, constraint: Constraint) -> Matcher:
         if len(constraint.definition) > MAX_DEFINITION:
             raise _refusal(constraint.kind, f"it has more than {MAX_DEFINITION} characters", None)
         library = _load_library()
-        if self._prepared is None:
-            self._prepared = self._prepare(library)
+        with self._preparing:
+            if self._prepared is None:
+                self._prepared = self._prepare(library)
         limits = library.LLParserLimits(verbose_errors=False)
         try:
             grammar = _to_grammar(library, constraint)

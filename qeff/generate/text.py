@@ -8,6 +8,7 @@ Knows nothing of models or sessions.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
@@ -53,8 +54,7 @@ class Text:
             raise ContainerError(
                 "there is no tokenizer.json", "give token ids instead of text, or compile again"
             )
-        _read_json(files, "tokenizer.json")  # the tokenizers library says less about a bad file
-        self.tokenizer = Tokenizer.from_str(files["tokenizer.json"].decode("utf-8"))
+        self.tokenizer = _read_tokenizer(files)
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
         config = _read_json(files, "tokenizer_config.json")
@@ -84,6 +84,12 @@ class Text:
     @property
     def has_chat_template(self) -> bool:
         return choose_template(self._declared_templates) is not None
+
+    @cached_property
+    def knows_tools(self) -> bool:
+        """Whether the chat template shows tools to the model."""
+        template = choose_template(self._declared_templates, has_tools=True) or ""
+        return re.search(r"\btools\b", template) is not None
 
     @property
     def vocab_size(self) -> int:
@@ -164,6 +170,16 @@ class Text:
         if source not in self._templates:
             self._templates[source] = ChatTemplate(source, self.special_tokens)
         return self._templates[source]
+
+
+def _read_tokenizer(files: Mapping[str, bytes]) -> Tokenizer:
+    tokenizer = None
+    try:
+        tokenizer = Tokenizer.from_str(files["tokenizer.json"].decode("utf-8"))
+        return tokenizer
+    finally:
+        if tokenizer is None:  # the library says less about a file that is no JSON
+            _read_json(files, "tokenizer.json")
 
 
 def _read_json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:

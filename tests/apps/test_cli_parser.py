@@ -130,8 +130,8 @@ def test_overrides_are_pairs_and_may_be_repeated() -> None:
 
 def test_help_of_every_command(capsys) -> None:
     names = (
-        "bench", "chat", "compile", "doctor", "eval", "execute", "export", "infer", "inspect",
-        "transform",
+        "batch", "bench", "chat", "compile", "doctor", "eval", "execute", "export", "infer",
+        "inspect", "serve", "transform",
     )  # fmt: skip
     assert set(commands()) == set(names)
     assert main(["--help"]) == 0

@@ -116,9 +116,15 @@ def test_templates_in_the_tokenizer_config():
     assert marked.decode(marked.encode_chat(CHAT)) == "absystemc"
     with pytest.raises(RequestError, match="cannot be read"):
         with_template("{% if %}").encode_chat(CHAT)
-    escape = with_template("{{ messages.__class__.__mro__ }}{{ messages.append(1) }}")
-    with pytest.raises(RequestError, match="refuses the messages"):
-        escape.encode_chat(CHAT)
+    for source in (
+        "{{ messages.__class__.__mro__ }}{{ messages.append(1) }}",
+        "{{ 1 // 0 }}",
+        "{% for n in range(10 ** 9) %}{{ n }}{% endfor %}",
+    ):
+        with pytest.raises(RequestError, match="refuses the messages"):
+            with_template(source).encode_chat(CHAT)
+    assert not with_template("{{ messages[0].tools_used }}").knows_tools
+    assert with_template("{% if tools %}x{% endif %}").knows_tools
 
 
 def test_messages_that_cannot_be_rendered():

@@ -116,7 +116,7 @@ class Engine:
                 Span(i * count, (i + 1) * count, self._blocks[i]) for i in range(len(parts))
             ),
             logit_rows=rows,
-            choices=np.full(len(rows), GREEDY, CHOICE) if is_greedy else None,
+            choices=np.array([GREEDY] * len(rows), CHOICE) if is_greedy else None,
         )
         self._at += count
         return self._session.step(batch)

@@ -61,6 +61,6 @@ class Driver:
 
     def _step(self, batch: Batch) -> np.ndarray:
         if self.session.caps.chooses:
-            batch = replace(batch, choices=np.full(len(batch.logit_rows), GREEDY, CHOICE))
+            batch = replace(batch, choices=np.array([GREEDY] * len(batch.logit_rows), CHOICE))
         output = self.session.step(batch)
         return output.logits.argmax(axis=-1) if output.tokens is None else output.tokens

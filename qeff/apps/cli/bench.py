@@ -1,6 +1,6 @@
 """``qeff bench``: tokens per second, time to first token, load time and memory of a model here.
 
-The table, or one JSON object, goes to stdout.
+The table, or one JSON object, goes to stdout. ``qeff bench serve`` measures a running server.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from qeff.apps.bench.measure import Plan
     from qeff.core.progress import Progress
 
-HELP = "measure how fast a model runs here, and how near that is to the machine's limits"
+HELP = "measure how fast a model runs here; bench serve: what clients of a server see"
+WORDS = {"serve": "qeff.apps.load.command"}
 
 _ROUND = 64  # a context that is a multiple of this, so that near lengths share a container
 

@@ -9,15 +9,10 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from qeff.apps.terminal.flags import (
-    add_compile_flags,
-    add_model_flags,
-    compile_options,
-    export_options,
-    find_model,
-)
+from qeff.apps.terminal.containers import find_container
+from qeff.apps.terminal.flags import add_compile_flags, add_model_flags
 from qeff.apps.terminal.parser import Parser
 from qeff.apps.terminal.running import add_running_flags, setup_of, with_draft
 from qeff.apps.terminal.sampling import (
@@ -26,14 +21,9 @@ from qeff.apps.terminal.sampling import (
     constraint_of,
     sampling_params,
 )
-from qeff.core.errors import OptionValueError, RequestError
-
-if TYPE_CHECKING:
-    from qeff.container import Container
+from qeff.core.errors import RequestError
 
 HELP = "talk with a model: any checkpoint, or a compiled container"
-
-COMPILED = ("target", "precision", "kv_precision", "ctx_len", "prompt_len", "full_batch_size")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -75,34 +65,6 @@ def run(args: argparse.Namespace) -> int:
             " tokens; /help lists the commands"
         )
         return Chat(args.screen, partner, Conversation(args.system), params, constraint).run()
-
-
-def find_container(args: argparse.Namespace) -> Container:
-    """The container that was named, or that of the model, found or made."""
-    from qeff.apps.container_path import resolve
-    from qeff.apps.pipeline import build
-    from qeff.container import Container
-
-    if args.model is not None:
-        if args.model_name is not None:
-            raise OptionValueError(
-                f"{args.model} and --model-name {args.model_name} both name a model",
-                "give one of them",
-            )
-        if folder := resolve(args.model):
-            for name in COMPILED:
-                if getattr(args, name) is not None:
-                    raise OptionValueError(
-                        f"--{name.replace('_', '-')} is decided when a container is compiled,"
-                        f" and {args.model} is one",
-                        "leave it out, or name the model",
-                    )
-            return Container.open(folder)
-        args.model_name = args.model
-    options = compile_options(args)
-    with args.screen.progress() as progress:
-        path = build(find_model(args, progress), export_options(args), options, progress=progress)
-    return Container.open(path)
 
 
 def read_tools(name: str | None) -> list[dict[str, Any]]:

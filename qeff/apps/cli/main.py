@@ -42,15 +42,23 @@ def dispatch(words: list[str]) -> int:
     name = words[0]
     if name not in commands():
         raise unknown_name("command", name, commands())
-    command = load(name)
+    command, rest = load(name), words[1:]
+    second = rest[0] if rest else ""
+    if second in getattr(command, "WORDS", {}):  # such as the ``serve`` of ``bench serve``
+        name, command, rest = f"{name} {second}", _second(command, second), rest[1:]
     parser = Parser(prog=f"qeff {name}", description=command.HELP)
     command.add_arguments(parser)
-    return parser.run(command.run, words[1:])
+    return parser.run(command.run, rest)
 
 
 def load(name: str) -> ModuleType:
     """The module of one command."""
     return importlib.import_module(f"{PACKAGE}.{name}")
+
+
+def _second(command: ModuleType, word: str) -> ModuleType:
+    """The module of a command of two words."""
+    return importlib.import_module(command.WORDS[word])
 
 
 def overview() -> str:

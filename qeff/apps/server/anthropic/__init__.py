@@ -1,0 +1,1 @@
+"""Anthropic's routes: messages and the counting of their tokens."""

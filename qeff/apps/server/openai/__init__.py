@@ -1,0 +1,1 @@
+"""OpenAI's protocol: each file is one route and exports ``router``."""
