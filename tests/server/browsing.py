@@ -26,7 +26,7 @@ FLAGS = (
     "--disable-sync",
     "--window-size=1200,800",
 )
-PATIENCE_S = 10
+PATIENCE_S = 30
 EXPECTED = ("status of 400", "status of 401", "status of 429", "status of 502")
 
 
