@@ -195,12 +195,13 @@ def test_an_interrupt_ends_the_answer_and_not_the_program(talk, monkeypatch, tmp
 
 
 def test_a_second_interrupt_is_one() -> None:
+    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), interrupts() as is_pressed:
         assert not is_pressed()
         os.kill(os.getpid(), signal.SIGINT)
         assert is_pressed()
         os.kill(os.getpid(), signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_person_at_a_terminal(monkeypatch, capsys) -> None:

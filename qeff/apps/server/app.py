@@ -6,7 +6,6 @@ Knows how the parts are joined, and nothing of what they do.
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -58,10 +57,7 @@ def create_app(state: State) -> FastAPI:
     )
     app.state.serving = state
     for name in ROUTES:
-        if find_spec(f"{PACKAGE}.{name}") is not None:
-            module = import_module(f"{PACKAGE}.{name}")
-            if hasattr(module, "router"):
-                app.include_router(module.router)
+        app.include_router(import_module(f"{PACKAGE}.{name}").router)
     app.add_exception_handler(ApiError, _on_api_error)  # type: ignore[arg-type]
     app.add_exception_handler(QeffError, _on_qeff_error)  # type: ignore[arg-type]
     app.add_exception_handler(RequestValidationError, _on_invalid)  # type: ignore[arg-type]
