@@ -30,6 +30,10 @@ ERROR_BYTES = 1024
 NAME = "libqeff.dylib" if sys.platform == "darwin" else "libqeff.so"
 
 
+FLOATS = POINTER(c_float)
+INTS = POINTER(c_int64)
+
+
 class Options(ctypes.Structure):
     """``qeff_options``."""
 

@@ -58,6 +58,7 @@ class Engine:
             tuple(range(i * per_sequence, (i + 1) * per_sequence)) for i in range(num_sequences)
         ]
         self._at = 0
+        self._decode: Batch | None = None  # a step of one token each; filled anew each time
 
     def start(self, prompts: Sequence[Sequence[int]], num_new: int) -> list[int]:
         """Run whole prompts; a cache block needs no clearing, since rows are written before use."""
@@ -76,8 +77,19 @@ class Engine:
 
     def advance(self, tokens: Sequence[int]) -> list[int]:
         """Run one token of each sequence."""
-        parts = [[token] for token in tokens]
-        return self._step(parts, np.arange(len(tokens)), is_greedy=True).tokens.tolist()
+        count = len(tokens)
+        if self._decode is None or len(self._decode.spans) != count:
+            self._decode = Batch(
+                tokens=np.zeros(count, np.int64),
+                positions=np.zeros(count, np.int64),
+                spans=tuple(Span(i, i + 1, self._blocks[i]) for i in range(count)),
+                logit_rows=np.arange(count),
+                choices=np.array([GREEDY] * count, CHOICE),
+            )
+        self._decode.tokens[:] = tokens
+        self._decode.positions[:] = self._at
+        self._at += 1
+        return self._session.step(self._decode).tokens.tolist()
 
     def logits(self, tokens: Sequence[int]) -> np.ndarray:
         """Run one text and give every row of logits."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,7 @@ from qeff.ops import validate
 from qeff.runtime.session import CHOICE, Batch, Capabilities, Session, Span, StepOutput
 
 PROGRAM = "program.json"
-SPAN = np.dtype(  # ``qeff_span``; addresses are as wide as int64 on every machine it is built for
-    [("start", np.int64), ("stop", np.int64), ("blocks", np.uint64), ("num_blocks", np.int64)]
-)
+NUM_WORDS = ctypes.sizeof(native.Batch) // 8
 
 
 def open_session(container: Container, threads: int | None) -> Session:
@@ -64,6 +61,20 @@ class NativeSession:
     ) -> None:
         self._library = library
         self._handle: int | None = None
+        self._batch = native.Batch()
+        self._words = (ctypes.c_uint64 * NUM_WORDS).from_buffer(self._batch)
+        self._error = ctypes.create_string_buffer(native.ERROR_BYTES)
+        self._tokens, self._positions, self._rows = (
+            Shared(np.int64),
+            Shared(np.int64),
+            Shared(np.int64),
+        )
+        self._spans, self._tables, self._parents = (
+            Shared(np.int64),
+            Shared(np.int32),
+            Shared(np.int32),
+        )
+        self._choices, self._chosen = Shared(CHOICE), Shared(np.int64)
         text = ctypes.create_string_buffer(native.ERROR_BYTES)
         code = ctypes.c_int()
         settings = native.Options(threads, None)  # the engine itself reads QEFF_ISA
@@ -95,40 +106,51 @@ class NativeSession:
 
     def step(self, batch: Batch) -> StepOutput:
         """Run all tokens, write their keys and values, return the rows asked for."""
-        tokens, positions = _int64(batch.tokens), _int64(batch.positions)
-        rows = _int64(batch.logit_rows)
-        assert len(tokens) == len(positions), "as many positions as tokens"
-        spans, tables = _spans(batch.spans)
-        assert all(span.adapter == 0 for span in batch.spans), "this target has no adapters"
-        parents = None if batch.parents is None else np.ascontiguousarray(batch.parents, np.int32)
-        assert parents is None or len(parents) == len(tokens), "as many parents as tokens"
-        choices, chosen, num_logits = batch.choices, None, len(rows)
+        num_tokens, num_rows = len(batch.tokens), len(batch.logit_rows)
+        assert num_tokens == len(batch.positions), "as many positions as tokens"
+        parents, choices, num_logits = batch.parents, batch.choices, num_rows
+        assert parents is None or num_tokens == len(parents), "as many parents as tokens"
         if choices is not None:
-            choices = np.ascontiguousarray(choices, CHOICE)
-            assert len(choices) == len(rows), "as many choices as rows"
-            chosen = np.empty(len(rows), np.int64)
+            assert num_rows == len(choices), "as many choices as rows"
             num_logits = int(np.count_nonzero(choices["temperature"] < 0))
         logits = np.empty((num_logits, self._caps.vocab_size), np.float32)
-        call = native.Batch(
-            _pointer(tokens, ctypes.c_int64),
-            _pointer(positions, ctypes.c_int64),
-            len(tokens),
-            _pointer(spans, native.Span),
-            len(spans),
-            _pointer(rows, ctypes.c_int64),
-            len(rows),
-            None if parents is None else _pointer(parents, ctypes.c_int32),
-            None if choices is None else _pointer(choices, native.Choice),
-        )
-        self._library.call(
-            "qeff_step",
+        # The members of a qeff_batch in their order: each of them takes eight bytes.
+        self._words[:] = [
+            self._tokens.put(batch.tokens),
+            self._positions.put(batch.positions),
+            num_tokens,
+            self._put_spans(batch.spans),
+            len(batch.spans),
+            self._rows.put(batch.logit_rows),
+            num_rows,
+            0 if parents is None else self._parents.put(parents),
+            0 if choices is None else self._choices.put(choices),
+        ]
+        self._chosen.make_room(num_rows)
+        code = self._library.c.qeff_step(
             self._handle,
-            ctypes.byref(call),
-            _pointer(logits, ctypes.c_float),
-            None if chosen is None else _pointer(chosen, ctypes.c_int64),
+            self._batch,
+            ctypes.cast(logits.ctypes.data, native.FLOATS) if num_logits else None,
+            None if choices is None else ctypes.cast(self._chosen.address, native.INTS),
+            self._error,
+            native.ERROR_BYTES,
         )
-        del tables  # the call has read them through the spans' addresses
-        return StepOutput(logits, chosen)
+        if code:
+            native.raise_for(code, self._error.value)
+        return StepOutput(logits, None if choices is None else self._chosen.array[:num_rows].copy())
+
+    def _put_spans(self, spans: Sequence[Span]) -> int:
+        """All spans as ``qeff_span``, and the block tables that they point into."""
+        words: list[int] = []
+        blocks: list[int] = []
+        for start, stop, table, adapter in spans:
+            assert adapter == 0, "this target has no adapters"
+            words += (start, stop, 4 * len(blocks), len(table))
+            blocks += table
+        first = self._tables.put(blocks)
+        address = self._spans.put(words)
+        self._spans.array[2 : len(words) : 4] += first
+        return address
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, (from, to) each, in order."""
@@ -169,21 +191,24 @@ def widest_window(program: Program) -> int | None:
     return max(windows) if windows and all(windows) else None
 
 
-def _spans(spans: Sequence[Span]) -> tuple[np.ndarray, np.ndarray]:
-    """All spans as ``qeff_span``, and the block tables that they point into."""
-    lengths = [len(span.blocks) for span in spans]
-    tables = np.fromiter(chain.from_iterable(span.blocks for span in spans), np.int32, sum(lengths))
-    found = np.empty(len(spans), SPAN)
-    found["start"] = [span.start for span in spans]
-    found["stop"] = [span.stop for span in spans]
-    found["num_blocks"] = lengths
-    ends = np.cumsum(found["num_blocks"])
-    found["blocks"] = tables.ctypes.data + tables.itemsize * (ends - found["num_blocks"])
-    return found, tables
+class Shared:
+    """An array that the library reads or writes: it stays in its place until it must grow."""
 
+    def __init__(self, dtype: np.typing.DTypeLike) -> None:
+        self.array = np.empty(0, dtype)
+        self.make_room(64)
 
-def _int64(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array, np.int64)
+    def make_room(self, count: int) -> None:
+        """Have room for this many; what it held may be lost."""
+        if count > len(self.array):
+            self.array = np.empty(max(count, 2 * len(self.array)), self.array.dtype)
+            self.address = self.array.ctypes.data
+
+    def put(self, values: np.ndarray | Sequence[int]) -> int:
+        """Copy values in, and say where they are."""
+        self.make_room(len(values))
+        self.array[: len(values)] = values
+        return self.address
 
 
 def _pointer(array: np.ndarray, kind: Any) -> Any:
