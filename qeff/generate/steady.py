@@ -25,7 +25,7 @@ class Steady:
         self._cache = cache
         self._rows = plan.batch.logit_rows
         self._positions = plan.batch.positions
-        self._spans = list(plan.batch.spans)
+        self._spans = plan.batch.spans  # the same object from step to step, while nothing changes
         self._choices = plan.batch.choices
         self._limits = np.array([self._limit(index) for index in range(len(self._spans))])
 
@@ -55,8 +55,8 @@ class Steady:
         for index in (positions >= self._limits).nonzero()[0].tolist():
             if not self._cache.reserve(self._sequences[index], int(positions[index]) + 1):
                 return None
-            table = table_of(self._sequences[index])
-            self._spans[index] = Span(index, index + 1, table)
+            span = Span(index, index + 1, table_of(self._sequences[index]))
+            self._spans = (*self._spans[:index], span, *self._spans[index + 1 :])
             self._limits[index] = self._limit(index)
         self._positions = positions
         if self._choices is not None:
@@ -65,7 +65,7 @@ class Steady:
         batch = Batch(
             np.array(tokens, np.int64),
             positions,
-            tuple(self._spans),
+            self._spans,
             self._rows,
             choices=self._choices,
         )

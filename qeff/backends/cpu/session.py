@@ -75,6 +75,7 @@ class NativeSession:
             Shared(np.int32),
         )
         self._choices, self._chosen = Shared(CHOICE), Shared(np.int64)
+        self._known_spans: tuple[Span, ...] | None = None  # those that lie in the library's memory
         text = ctypes.create_string_buffer(native.ERROR_BYTES)
         code = ctypes.c_int()
         settings = native.Options(threads, None)  # the engine itself reads QEFF_ISA
@@ -141,6 +142,9 @@ class NativeSession:
 
     def _put_spans(self, spans: Sequence[Span]) -> int:
         """All spans as ``qeff_span``, and the block tables that they point into."""
+        if spans is self._known_spans:  # the usual decode: they lie there from the step before
+            return self._spans.address
+        self._known_spans = None
         words: list[int] = []
         blocks: list[int] = []
         for start, stop, table, adapter in spans:
@@ -150,6 +154,7 @@ class NativeSession:
         first = self._tables.put(blocks)
         address = self._spans.put(words)
         self._spans.array[2 : len(words) : 4] += first
+        self._known_spans = spans if isinstance(spans, tuple) else None
         return address
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
