@@ -209,6 +209,7 @@ def test_replicas_end_with_their_parent(container, server_home) -> None:
     psutil = pytest.importorskip("psutil")
     with process(container, server_home, "--replicas", "2") as one:
         both = children(one.popen.pid)
+        assert len(both) == 2
         one.popen.kill()
         one.popen.wait()
         wait_until(lambda: not any(psutil.pid_exists(pid) for pid in both))

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
-from qeff.apps.server.departure import while_connected
-from qeff.apps.server.exchange import Exchange, exchange
+from qeff.apps.server.exchange import Exchange
 from qeff.apps.server.failure import STREAMS
 from qeff.apps.server.openai.responses_answer import ResponseAnswer
 from qeff.apps.server.openai.responses_input import has_logprobs, question_of
 from qeff.apps.server.openai.responses_shapes import ResponsesRequest
 from qeff.apps.server.question import Question
-from qeff.apps.server.sse import event, respond
 from qeff.apps.server.tally import Tally
+from qeff.apps.server.typed_events import Asking
 
 router = APIRouter(tags=["responses"])
 
@@ -25,10 +24,9 @@ router = APIRouter(tags=["responses"])
 @router.post("/v1/responses", response_model=None, responses=STREAMS)
 async def create_response(body: ResponsesRequest, request: Request) -> Response:
     """Answer an input; nothing is stored."""
-    question = question_of(body, request)
-    if body.stream:
-        return await respond(request, _events(request, body, question))
-    return JSONResponse(await while_connected(request, _whole(request, body, question)))
+    make = partial(_answer, body)
+    asking = Asking(request, body.model, question_of(body, request), make)
+    return await asking.reply(streams=bool(body.stream))
 
 
 def _answer(body: ResponsesRequest, asking: Exchange) -> ResponseAnswer:
@@ -60,29 +58,3 @@ def _repeated(body: ResponsesRequest, question: Question) -> dict[str, Any]:
         "top_p": question.params.top_p,
         "user": body.user,
     }
-
-
-async def _whole(request: Request, body: ResponsesRequest, question: Question) -> dict[str, Any]:
-    async with exchange(request, body.model, question) as asking:
-        answer = _answer(body, asking)
-        async for progress in asking.steps():
-            answer.step(progress)
-        return answer.whole()
-
-
-async def _events(
-    request: Request, body: ResponsesRequest, question: Question
-) -> AsyncIterator[bytes]:
-    async with exchange(request, body.model, question) as asking:
-        answer = _answer(body, asking)
-        unsent = answer.begin()
-        async for progress in asking.steps():
-            unsent += answer.step(progress)
-            if unsent:
-                yield _written(unsent)
-            unsent = []
-        yield _written(answer.end())
-
-
-def _written(events: Iterable[dict[str, Any]]) -> bytes:
-    return b"".join(event(one, one["type"]) for one in events)
