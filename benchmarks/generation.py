@@ -186,7 +186,11 @@ def speculation(args: argparse.Namespace) -> str:
 
 def draft_model(args: argparse.Namespace) -> str:
     """A draft model before its target, on code."""
-    opened = [Container.open(compiled(args, ref)) for ref in (args.target_model, args.draft_model)]
+    pair = (
+        (args.target_model, args.target_precision),
+        (args.draft_model, args.draft_precision),
+    )
+    opened = [Container.open(compiled(args, ref, precision)) for ref, precision in pair]
     sessions = [open_session(each, threads=args.threads) for each in opened]
     texts = [Text.from_container(each) for each in opened]
     numbers = (texts[0].vocab_size, texts[1].vocab_size)
@@ -248,16 +252,19 @@ def open_container(args: argparse.Namespace) -> tuple[Container, Session]:
     return container, open_session(container, threads=args.threads)
 
 
-def compiled(args: argparse.Namespace, ref: Path | None) -> Path:
+def compiled(args: argparse.Namespace, ref: Path | None, precision: str = "auto") -> Path:
     """A container as it is; a checkpoint, or the default model, compiled into the work folder."""
     from qeff.apps.pipeline import build
     from qeff.core.options import CompileOptions, ExportOptions
 
     if ref is not None and (ref / "manifest.json").is_file():
         return ref
-    out = args.work / f"container-{ref.stem if ref else 'default'}"
+    out = args.work / f"container-{ref.stem if ref else 'default'}-{precision}"
     options = CompileOptions(
-        ctx_len=args.ctx_len, prefill_seq_len=args.prompt_len, full_batch_size=args.sharing
+        precision=precision,
+        ctx_len=args.ctx_len,
+        prefill_seq_len=args.prompt_len,
+        full_batch_size=args.sharing,
     )
     return build(ref, ExportOptions(continuous_batching=True), options, out=out.resolve())
 
@@ -317,6 +324,8 @@ def parse_arguments() -> argparse.Namespace:
     add("--container", type=Path, help="for prefixes and guesses; the default model otherwise")
     add("--target-model", type=Path, help="container or checkpoint of the draft's target")
     add("--draft-model", type=Path, help="container or checkpoint of the draft")
+    add("--target-precision", default="auto", help="of a checkpoint; auto: as it is")
+    add("--draft-precision", default="auto")
     add("--threads", type=int, default=2)
     add("--ctx-len", type=int, default=1024)
     add("--requests", type=int, default=32)

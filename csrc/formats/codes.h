@@ -16,7 +16,7 @@
 //   index(), base(), join()   where kSteps is more than 1: group() in three steps, which kernels may take for
 //                  several vectors in turn
 //   scales()       the scales of all rows in a block
-//   product()      what the activations' scale is multiplied by in a block
+//   product()      what the activations' scale is multiplied by in a block: an F32, or a Product of two
 //   add()          result plus what a block adds to it; lane Lane of a has the activations' scale, that of a_sum
 //                  its product with t
 //   value()        one weight as float; for single rows
@@ -59,11 +59,6 @@ template <int G, bool Pinned>
 static inline Bytes group_4bit(const uint8_t* codes, int v) {
   const Bytes both = take<Pinned>(codes + 64 * (G % 4) + kVecBytes * v);
   return G < 4 ? low_nibbles(both) : high_nibbles(both);
-}
-// w with bits At and At + 1 replaced by the high two bits of 6-bit codes.
-template <int G, bool Pinned, int At>
-static inline Bytes with_high_bits(Bytes w, const uint8_t* codes, int v) {
-  return insert_two_bits<G / 2, At>(w, take<Pinned>(codes + 256 + 64 * (G % 2) + kVecBytes * v));
 }
 
 // The code of column k, row `row` of a block.

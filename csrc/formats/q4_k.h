@@ -14,7 +14,7 @@ struct Q4_K {
   static constexpr bool kWide = false;
   static constexpr int kBlockBytes = 288, kHeadBytes = 64;
   struct Unit {
-    // d, -dmin, and both times what biased() has too much, negated.
+    // d, -dmin, and both times what load_rows_above() has too much, negated.
     F32 d[kPanelVecs], d_excess[kPanelVecs], minus_dmin[kPanelVecs], dmin_excess[kPanelVecs];
   };
 
@@ -22,14 +22,12 @@ struct Q4_K {
     Unit u;
     for (int v = 0; v < kPanelVecs; ++v) {
       u.d[v] = load_f16(halves(unit) + kLanes * v);
-      u.d_excess[v] = u.d[v] * set1(-0x1p23f);
+      u.d_excess[v] = u.d[v] * set1(-0x1p15f);
       u.minus_dmin[v] = load_f16(halves(unit + 32) + kLanes * v) * set1(-1.0f);
-      u.dmin_excess[v] = u.minus_dmin[v] * set1(-0x1p23f);
+      u.dmin_excess[v] = u.minus_dmin[v] * set1(-0x1p15f);
     }
     return u;
   }
-  // A whole number below 2^23 as a float plus 2^23.
-  static inline F32 biased(I32 n) { return as_f32(n + set1_i32(0x4B000000)); }
   static inline const uint8_t* block_at(const uint8_t* unit, int block) {
     return unit + kHeadBytes + kBlockBytes * block;
   }
@@ -39,13 +37,13 @@ struct Q4_K {
     return group_4bit<G, Pinned>(codes, v);
   }
   static inline void scales(const uint8_t* unit, const Unit& u, int block, F32 (&s)[kScales][kPanelVecs]) {
-    I32 scale[kPanelVecs], least[kPanelVecs];
-    load_rows_u8(block_at(unit, block), scale);
-    load_rows_u8(block_at(unit, block) + 16, least);
+    F32 scale[kPanelVecs], least[kPanelVecs];
+    load_rows_above(block_at(unit, block), scale);
+    load_rows_above(block_at(unit, block) + 16, least);
     for (int v = 0; v < kPanelVecs; ++v) {
-      s[0][v] = fma(biased(scale[v]), u.d[v], u.d_excess[v]);
+      s[0][v] = fma(scale[v], u.d[v], u.d_excess[v]);
       s[1][v] = s[0][v] * set1(-kStartWholeValue);
-      s[2][v] = fma(biased(least[v]), u.minus_dmin[v], u.dmin_excess[v]);
+      s[2][v] = fma(least[v], u.minus_dmin[v], u.dmin_excess[v]);
     }
   }
   // d * s has at most 19 bits, so start times it is exact as well.

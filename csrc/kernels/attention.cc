@@ -46,6 +46,23 @@ Tile<Element> direct_tile(const Work& work, int64_t base, Range blocks, bool has
   return tile;
 }
 
+// As it lies in the cache, for products of halves. While keys are multiplied, values are fetched, and then the keys of
+// the next tile, at next.
+[[maybe_unused]] Tile<uint16_t> half_tile(const Work& work, int64_t base, Range blocks, bool has_few_rows,
+                                          const uint8_t* next) {
+  const int64_t offset = key_bytes(CacheFormat::kF16, work.args.cache.key_dim);
+  Tile<uint16_t> tile = {.keys = {}, .values = {}, .are_values_joined = false, .after_keys = {}, .after_values = {},
+                         .offsets = kOffsets.of, .base = base, .holes = 0};
+  for (int64_t b = blocks.begin; b < blocks.end; ++b) {
+    const uint8_t* data = work.block(base / kBlock + b);
+    tile.keys[b] = reinterpret_cast<const uint16_t*>(data);
+    tile.values[b] = reinterpret_cast<const uint16_t*>(data + offset);
+    if (has_few_rows) tile.after_keys[b] = data + offset;
+  }
+  if (has_few_rows) tile.after_values[0] = next;
+  return tile;
+}
+
 // As floats in scratch; seen: the rows of the tile that any query sees.
 Tile<float> unpacked_tile(const Work& work, int64_t base, Range seen) {
   const CacheView& cache = work.args.cache;
@@ -85,7 +102,11 @@ void add_plain(Work& work, int64_t base, const uint8_t* next) {
   if (rows.is_empty()) return;
   const bool has_few_rows = rows.end - rows.begin <= kFewRows;
   const CacheFormat format = work.args.cache.format;
-  if (format == CacheFormat::kF32) {
+  if (multiplies_halves(work.args)) {
+    if constexpr (kHasHalfUnit) {
+      add_half_tile<HalfUnit>(work, half_tile(work, base, seen_blocks(seen), has_few_rows, next), rows);
+    }
+  } else if (format == CacheFormat::kF32) {
     add_tile(work, direct_tile<float>(work, base, seen_blocks(seen), has_few_rows, next), rows);
   } else if (format == CacheFormat::kF16 && has_few_rows) {
     add_tile(work, direct_tile<uint16_t>(work, base, seen_blocks(seen), true, next), rows);

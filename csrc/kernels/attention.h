@@ -1,10 +1,10 @@
 // Attention over a paged cache: what the executor may call.
 //
-// A cache is cut into blocks of kCacheBlockLen rows. The order of every addition depends on the
-// query's position and on the rows that it sees alone, so that a token's result does not depend on the
-// other tokens of the step, on how its prompt was cut, on the threads, on the instruction set, or on
-// which blocks hold its rows. A token of a tree gives the bits that it would give if its ancestors had
-// been decoded one after the other. Rows that a token does not see may hold anything, NaN too.
+// A cache is cut into blocks of kCacheBlockLen rows. The order of every addition depends on the query's position and on
+// the rows that it sees alone, so that a token's result does not depend on the other tokens of the step, on how its
+// prompt was cut, on the threads, on the instruction set, or on which blocks hold its rows; but where the cache is in
+// fp16, Arm multiplies halves and x86 floats (docs/cpu.md). A token of a tree gives the bits that it would give if its
+// ancestors had been decoded one after the other. Rows that a token does not see may hold anything, NaN too.
 #pragma once
 
 #include <cstddef>

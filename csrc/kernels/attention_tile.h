@@ -196,6 +196,134 @@ static inline void apply_softmax(Work& work, const Tile<Element>& tile, Range ro
   }
 }
 
+// ---- halves --------------------------------------------------------------------------------------------------------
+
+constexpr float kOnes[kQueries] = {1, 1, 1, 1};
+
+// What all of some rows see of the tile, and what any of them does.
+struct Sight {
+  Range shared, all;
+};
+static inline Sight sight_of(const Work& work, int64_t first, int64_t last) {
+  Sight sight = {work.in_tile[first], work.in_tile[first]};
+  for (int64_t row = first + 1; row < last; ++row) {
+    const Range own = work.in_tile[row];
+    sight.shared = common(sight.shared, own);
+    if (own.is_empty()) continue;
+    sight.all = sight.all.is_empty() ? own
+                                     : Range{smaller(sight.all.begin, own.begin), larger(sight.all.end, own.end)};
+  }
+  if (sight.shared.is_empty()) sight.shared = {kTile, kTile};
+  return sight;
+}
+
+template <class Unit>
+static inline void score_halves(Work& work, const Tile<uint16_t>& tile, Range rows) {
+  const int64_t key_dim = work.args.cache.key_dim, stride = half_query_stride(work.args), step = work.step();
+  for (int64_t row = rows.begin; row < rows.end; row += step) {
+    const int64_t num = smaller(step, rows.end - row);
+    const Range seen = sight_of(work, row, row + num).all, blocks = seen_blocks(seen);
+    for (int64_t b = blocks.begin; b < blocks.end; ++b) {
+      for (int64_t d = 0; d < key_dim; d += kGroup) {
+        const uint16_t* keys = tile.keys[b] + d * kBlock;
+        const Range terms = {0, smaller(kGroup, key_dim - d)};
+        const HalfProduct product = {
+            .a = work.half_query(row) + d, .b = {keys, keys + 2 * kChain * kBlock},
+            .c = work.scores(row) + b * kBlock, .a_stride = stride, .b_stride = kBlock, .c_stride = kTile,
+            .num_columns = smaller(kBlock, seen.end - b * kBlock), .gain = work.scratch.unit + row,
+            .keep = d == 0 ? nullptr : kOnes, .shared = terms, .all = terms, .own = nullptr,
+            .ahead = tile.after_keys[b] == nullptr ? nullptr : tile.after_keys[b] + d * kBlock * 2};
+        sum_halves<Unit>(num, product);
+      }
+    }
+  }
+}
+
+template <class Unit>
+static inline void add_half_values(Work& work, const Tile<uint16_t>& tile, Range rows) {
+  const int64_t stride = value_stride(work.args.cache.value_dim), step = work.step();
+  static_assert(kTile == kGroup && kTileBlocks == 2);
+  for (int64_t row = rows.begin; row < rows.end; row += step) {
+    const int64_t num = smaller(step, rows.end - row);
+    const Sight sight = sight_of(work, row, row + num);
+    const HalfProduct product = {
+        .a = work.weights(row), .b = {tile.values[0], tile.values[1]}, .c = work.scratch.sums + row * stride,
+        .a_stride = kTile, .b_stride = stride, .c_stride = stride, .num_columns = stride,
+        .gain = work.scratch.gain + row, .keep = work.scratch.shrink + row, .shared = sight.shared,
+        .all = sight.all, .own = work.in_tile + row, .ahead = tile.after_values[0]};
+    sum_halves<Unit>(num, product);
+  }
+}
+
+// weigh for halves: relative to the largest of the tile, so that small ones far from it lose nothing.
+template <class Unit>
+static inline __attribute__((always_inline)) void weigh_halves(Work& work, int64_t row, Range blocks, float tile_top) {
+  constexpr int kNumVecs = kBlock / kLanes;
+  const F32 top = set1(tile_top), limit = set1(kLargestFactor);
+  float sum = 0;
+  for (int64_t b = blocks.begin; b < blocks.end; ++b) {
+    const float* scores = work.scores(row) + b * kBlock;
+    uint16_t* halves = work.weights(row) + b * kBlock;
+    F32 weights[kNumVecs];
+    for (int i = 0; i < kNumVecs; ++i) weights[i] = load(scores + i * kLanes) - top;
+    exp_nonpositive<kNumVecs>(weights);
+    for (int i = 0; i < kNumVecs; i += 2) {
+      Unit::store(halves + i * kLanes, weights[i] * limit, weights[i + 1] * limit);
+    }
+    for (int half = kNumVecs / 2; half > 0; half /= 2) {
+      for (int i = 0; i < half; ++i) weights[i] = weights[i] + weights[i + half];
+    }
+    sum += reduce_add(weights[0]);
+  }
+  const Scratch& scratch = work.scratch;
+  scratch.total[row] = std::fma(sum, scratch.gain[row], scratch.total[row] * scratch.shrink[row]);
+  scratch.gain[row] *= 1 / kLargestFactor;
+}
+
+template <class Unit>
+static inline void apply_half_softmax(Work& work, const Tile<uint16_t>& tile, Range rows) {
+  const Scratch& scratch = work.scratch;
+  float tops[kTogether + 2 * kLanes];
+  const Range lanes = {rows.begin / kLanes * kLanes, round_up(rows.end, kLanes)};
+  for (int64_t row = lanes.begin; row < lanes.end; ++row) {
+    const bool is_asked = row >= rows.begin && row < rows.end;
+    const Range blocks = is_asked ? seen_blocks(work.in_tile[row]) : Range{0, 0};
+    if (!blocks.is_empty()) finish_scores(work, tile, row, blocks);
+    tops[row - lanes.begin] = blocks.is_empty() ? -kInfinity : top_of(work, row, blocks);
+  }
+  // As apply_softmax does it; the sums of the tile are multiplied as well.
+  for (int64_t row = lanes.begin; row < lanes.end; row += kLanes) {
+    const F32 old_top = load(scratch.top + row), tile_top = load(tops + row - lanes.begin);
+    const F32 new_top = max(old_top, tile_top);
+    F32 factors[2] = {old_top - new_top, tile_top - new_top};
+    exp_nonpositive<2>(factors);
+    store(scratch.top + row, new_top);
+    store(scratch.shrink + row, factors[0]);
+    store(scratch.gain + row, factors[1]);
+  }
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    const Range blocks = seen_blocks(work.in_tile[row]);
+    if (!blocks.is_empty()) {
+      weigh_halves<Unit>(work, row, blocks, tops[row - lanes.begin]);
+    } else {  // nothing changes
+      scratch.shrink[row] = 1;
+      scratch.gain[row] = 0;
+    }
+  }
+}
+
+template <class Unit>
+static inline void add_half_tile(Work& work, const Tile<uint16_t>& tile, Range rows) {
+  const int64_t together = kTogether / work.step() * work.step();
+  for (int64_t row = rows.begin; row < rows.end; row += together) {
+    const Range some = {row, smaller(row + together, rows.end)};
+    work.together = row;
+    score_halves<Unit>(work, tile, some);
+    apply_half_softmax<Unit>(work, tile, some);
+    add_half_values<Unit>(work, tile, some);
+  }
+}
+
 template <typename Element>
 static inline void add_tile(Work& work, const Tile<Element>& tile, Range rows) {
   const int64_t together = kTogether / work.step() * work.step();

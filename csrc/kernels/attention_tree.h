@@ -25,6 +25,44 @@ static inline bool sees(const AttentionArgs& args, int64_t position, int64_t key
   return args.chunk == 0 || key_position / args.chunk == position / args.chunk;
 }
 
+// A tile of a chain.
+struct Gathered {
+  int64_t base;
+  const int64_t* source;  // [kTile] rows of the cache
+  const float* offsets;   // [kTile] positions less base
+  uint64_t seen;          // by the token, one bit each
+  Range hull;             // of those
+};
+
+// The same as halves: blocks of scratch are laid out as those of the cache.
+template <class Unit>
+static inline void add_gathered_halves(Work& work, const Gathered& chain, Range rows) {
+  const CacheView& cache = work.args.cache;
+  const int64_t stride = value_stride(cache.value_dim);
+  Tile<uint16_t> tile = {.keys = {}, .values = {}, .are_values_joined = false, .after_keys = {}, .after_values = {},
+                         .offsets = chain.offsets, .base = chain.base, .holes = 0};
+  for (int64_t b = 0; b < kTileBlocks; ++b) {
+    tile.keys[b] = reinterpret_cast<uint16_t*>(work.scratch.keys) + b * cache.key_dim * kBlock;
+    tile.values[b] = reinterpret_cast<uint16_t*>(work.scratch.values) + b * kBlock * stride;
+  }
+  for (int64_t i = chain.hull.begin; i < chain.hull.end; ++i) {
+    uint16_t* key = reinterpret_cast<uint16_t*>(work.scratch.keys) + i / kBlock * cache.key_dim * kBlock + i % kBlock;
+    uint16_t* value = reinterpret_cast<uint16_t*>(work.scratch.values) + i * stride;
+    if ((chain.seen >> i & 1u) == 0) {
+      // It has a weight of zero and must not hold a NaN.
+      tile.holes |= uint64_t{1} << i;
+      std::memset(value, 0, static_cast<size_t>(stride) * sizeof(uint16_t));
+      continue;
+    }
+    const uint8_t* block = work.block(chain.source[i] / kBlock);
+    const auto* keys = reinterpret_cast<const uint16_t*>(block) + chain.source[i] % kBlock;
+    for (int64_t d = 0; d < cache.key_dim; ++d) key[d * kBlock] = keys[d * kBlock];
+    const auto* values = reinterpret_cast<const uint16_t*>(block + key_bytes(cache.format, cache.key_dim));
+    std::memcpy(value, values + chain.source[i] % kBlock * stride, static_cast<size_t>(stride) * sizeof(uint16_t));
+  }
+  add_half_tile<Unit>(work, tile, rows);
+}
+
 // The tile at base of the chain of one token, for the work's rows [first, last), all of that token.
 static inline void add_gathered(Work& work, int64_t base, Range rows) {
   const CacheView& cache = work.args.cache;
@@ -50,6 +88,11 @@ static inline void add_gathered(Work& work, int64_t base, Range rows) {
   }
   if (seen == 0) return;
   const Range hull = {__builtin_ctzll(seen), kTile - __builtin_clzll(seen)};
+  for (int64_t row = rows.begin; row < rows.end; ++row) work.in_tile[row] = hull;
+  if (multiplies_halves(work.args)) {
+    if constexpr (kHasHalfUnit) add_gathered_halves<HalfUnit>(work, {base, source, offsets.of, seen, hull}, rows);
+    return;
+  }
   Tile<float> tile = {.keys = {}, .values = {}, .are_values_joined = true, .after_keys = {}, .after_values = {},
                       .offsets = offsets.of, .base = base, .holes = 0};
   for (int64_t b = 0; b < kTileBlocks; ++b) {
@@ -69,7 +112,6 @@ static inline void add_gathered(Work& work, int64_t base, Range rows) {
                    work.scratch.keys + i / kBlock * cache.key_dim * kBlock);
     unpack_value_row(cache.format, cache.key_dim, cache.value_dim, block, source[i] % kBlock, value);
   }
-  for (int64_t row = rows.begin; row < rows.end; ++row) work.in_tile[row] = hull;
   add_tile(work, tile, rows);
 }
 

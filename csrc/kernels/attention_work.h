@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kernels/attention_cache.h"
+#include "kernels/attention_half.h"
 #include "kernels/attention_product.h"
 
 namespace qeff::QEFF_ISA {
@@ -14,9 +15,6 @@ constexpr int64_t kBlock = kCacheBlockLen;
 constexpr int64_t kTileBlocks = 2;  // blocks of a tile: what a query's sums are carried over at once
 constexpr int64_t kTile = kTileBlocks * kBlock;
 constexpr float kInfinity = __builtin_inff();
-
-static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // How the memory of a thread is used. Sizes in floats, each part a multiple of 16.
 struct Scratch {
@@ -28,9 +26,19 @@ struct Scratch {
   float* top;      // [max_rows] largest score so far
   float* total;    // [max_rows] sum of weights so far
   float* shrink;   // [max_rows] what the tile makes of earlier sums
+  // Where halves are multiplied.
+  float* gain;      // [max_rows] what the sums of the tile are multiplied by: first scores, then values
+  float* unit;      // [max_rows] what a unit of the rounded queries is
+  float* weights;   // [kTogether][kTile] halves
 };
 
 static inline int64_t query_stride(const AttentionArgs& args) { return round_up(args.cache.key_dim, 4); }
+static inline int64_t half_query_stride(const AttentionArgs& args) { return round_up(args.cache.key_dim, 8); }
+
+// Whether the cache is multiplied as it is, in halves.
+static inline bool multiplies_halves(const AttentionArgs& args) {
+  return kHasHalfUnit && args.cache.format == CacheFormat::kF16;
+}
 
 // Rows that go through a tile together: few, so that keys stay in the first-level cache for all of them, and then
 // values do.
@@ -47,25 +55,17 @@ static inline int64_t lay_out(const AttentionArgs& args, float* data, Scratch* s
   const int64_t rows = max_rows(args);
   const int64_t stride = value_stride(args.cache.value_dim);
   const int64_t sizes[] = {rows * query_stride(args), rows * stride, kTogether * kTile, args.cache.key_dim * kTile,
-                           kTile * stride, rows, rows, rows};
-  float** parts[] = {&scratch->queries, &scratch->sums, &scratch->scores, &scratch->keys,
-                     &scratch->values,  &scratch->top,  &scratch->total,  &scratch->shrink};
+                           kTile * stride, rows, rows, rows, rows, rows, kTogether * kTile / 2};
+  float** parts[] = {&scratch->queries, &scratch->sums,  &scratch->scores, &scratch->keys, &scratch->values,
+                     &scratch->top,     &scratch->total, &scratch->shrink, &scratch->gain, &scratch->unit,
+                     &scratch->weights};
   int64_t offset = 0;
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < 11; ++i) {
     *parts[i] = data == nullptr ? nullptr : data + offset;
     offset += round_up(sizes[i], kColumns);
   }
   return offset;
 }
-
-// Some rows of the work, or of a tile: [begin, end).
-struct Range {
-  int64_t begin, end;
-  bool is_empty() const { return begin >= end; }
-};
-
-static inline bool operator==(Range a, Range b) { return a.begin == b.begin && a.end == b.end; }
-static inline Range common(Range a, Range b) { return {larger(a.begin, b.begin), smaller(a.end, b.end)}; }
 
 // Rows [first_row, first_row + num_rows) of a span and a cache head. It is large and not cleared: begin() fills it in.
 struct Work {
@@ -98,6 +98,12 @@ struct Work {
   int64_t token(int64_t row) const { return span.start + span.before + (first_row + row) / group; }
   int64_t query_head(int64_t row) const { return head * group + (first_row + row) % group; }
   float* scores(int64_t row) const { return scratch.scores + (row - together) * kTile; }
+  uint16_t* weights(int64_t row) const {
+    return reinterpret_cast<uint16_t*>(scratch.weights) + (row - together) * kTile;
+  }
+  uint16_t* half_query(int64_t row) const {
+    return reinterpret_cast<uint16_t*>(scratch.queries) + row * half_query_stride(args);
+  }
   const uint8_t* block(int64_t index) const {
     return args.cache.data + span.blocks[index] * args.cache.block_stride + head * args.cache.head_stride;
   }
@@ -120,7 +126,11 @@ static inline void begin(Work& work, bool has_tree) {
   work.for_rows([&](int64_t row, int64_t token, int64_t head) {
     const float* q = args.q + (token - work.span.shift) * args.q_stride + head * key_dim;
     float* query = work.scratch.queries + row * query_stride(args);
-    for (int64_t d = 0; d < key_dim; ++d) query[d] = q[d] * scale;
+    if (!multiplies_halves(args)) {
+      for (int64_t d = 0; d < key_dim; ++d) query[d] = q[d] * scale;
+    } else if constexpr (kHasHalfUnit) {
+      work.scratch.unit[row] = round_query<HalfUnit>(q, key_dim, scale, work.half_query(row));
+    }
     int64_t depth = token - work.span.start;
     if (has_tree) {
       depth = 0;

@@ -56,6 +56,11 @@ static inline auto* scale_sums_of(Block& block) {
   }
 }
 
+// What F::product() gives.
+template <class F>
+using ProductOf = decltype(F::product(*static_cast<const I32(*)[F::kSums]>(nullptr),
+                                      *static_cast<const F32(*)[F::kScales]>(nullptr)));
+
 // A dot product in the order of the source.
 template <class F, int Group>
 static inline I32 dot_in_order(I32 sum, Bytes w, Quads x) {

@@ -34,22 +34,30 @@ static inline void prepare_token(const RoundedActivations& rounded, int64_t row,
 }
 
 // How many tokens a tile has where `left` are left of num_tokens; where it has more, the last one fills it up.
+template <class F, bool HasOffset>
 static inline int tile_len(int64_t left, int64_t num_tokens) {
   if (num_tokens == 1) return 1;
   if (num_tokens <= kStreamTokens) return kStreamTokens;
-  if (kHasStrips && left < kTileTokens) return static_cast<int>(left + left % 2);
+  if (kHasStrips && left < kTileTokens) {
+    return static_cast<int>(HasOffset && kTakesFew<F> && left > 1 ? left : left + left % 2);
+  }
   return left <= kTileTokens / 2 ? kTileTokens / 2 : kTileTokens;
 }
 // Calls body with a length of tile_len as a constant.
-template <bool HasOne, class Body>
+template <class F, bool HasOffset, class Body>
 [[gnu::always_inline]] static inline void with_tile_len(int len, const Body& body) {
-  if constexpr (HasOne) {
+  if constexpr (HasOffset) {
     if (len == 1) return body(Constant<1>{});
   }
   if (len == kTileTokens) return body(Constant<kTileTokens>{});
   if constexpr (kHasStrips) {
     if (len == 2) return body(Constant<2>{});
     if (len == 6) return body(Constant<6>{});
+    if constexpr (HasOffset && kTakesFew<F>) {
+      if (len == 3) return body(Constant<3>{});
+      if (len == 5) return body(Constant<5>{});
+      if (len == 7) return body(Constant<7>{});
+    }
   }
   return body(Constant<kTileTokens / 2>{});
 }
@@ -61,8 +69,7 @@ static constexpr int64_t unit_block_bytes() {
   return 0;
 }
 
-// The largest stretches: a stretch of a panel in scratch leaves room for activations in a first-level cache.
-inline constexpr int64_t kTileBlocks = 48;
+// Blocks of the largest stretch for one token or two.
 inline constexpr int64_t kStreamBlocks = kStreamTokens > 4 ? 384 : 768;
 inline constexpr int64_t kMaxTokens = 128;  // that lie in scratch at once
 // Up to this many tokens are multiplied by strips: more are worth unpacked weights.
@@ -112,8 +119,8 @@ template <class F, bool HasOffset>
       const auto prepare_tokens = [&] {
         is_prepared = true;
         for (int64_t t = 0, len; t < num_tokens; t += len) {
-          len = tile_len(num_tokens - t, args.num_tokens);
-          with_tile_len<HasOffset>(static_cast<int>(len), [&](auto n) QEFF_INLINE_BODY {
+          len = tile_len<F, HasOffset>(num_tokens - t, args.num_tokens);
+          with_tile_len<F, HasOffset>(static_cast<int>(len), [&](auto n) QEFF_INLINE_BODY {
             using Block = BlockOfTokens<F, n, HasOffset>;
             for (int i = 0; i < n; ++i) {
               Block* out = reinterpret_cast<Block*>(activations + t * here * kTokenBytes);
@@ -128,20 +135,25 @@ template <class F, bool HasOffset>
         PanelOutput output(args, p, b0 == 0, b0 + here >= num_blocks);
         bool has_products = true;
         if (!streams) {
-          has_products = kHasStrips && HasOffset ? unpack_scales<F>(units, here, reinterpret_cast<float*>(weights))
-                                                 : unpack_stretch<F>(units, here, weights);
+          if constexpr (kTakesFew<F> && HasOffset) {
+            unpack_heads<F, FewUnit>(units, here, weights);
+            if (args.num_tokens >= 8 && F::kSums == 1) unpack_scales<F>(units, here, reinterpret_cast<float*>(weights));
+          } else {
+            has_products = kHasStrips && HasOffset ? unpack_scales<F>(units, here, reinterpret_cast<float*>(weights))
+                                                   : unpack_stretch<F>(units, here, weights);
+          }
         }
         for (int64_t t = 0, len, asked = 0; t < num_tokens; t += len) {
-          len = tile_len(num_tokens - t, args.num_tokens);
+          len = tile_len<F, HasOffset>(num_tokens - t, args.num_tokens);
           // What is asked for is the next panel; where that is done, scratch, which is at hand anyway.
           const bool has_next = p + 1 < last && asked < here / F::kUnitBlocks * kUnit.bytes;
           const uint8_t* next = has_next ? units + bytes_of_panel + asked : weights;
           const int num_real = static_cast<int>(min_of(len, num_tokens - t));
           float* const* y = output.open(t0 + t, num_real, static_cast<int>(len));
-          with_tile_len<HasOffset>(static_cast<int>(len), [&](auto n) QEFF_INLINE_BODY {
+          with_tile_len<F, HasOffset>(static_cast<int>(len), [&](auto n) QEFF_INLINE_BODY {
             using Block = BlockOfTokens<F, n, HasOffset>;
             const Block* tokens = reinterpret_cast<const Block*>(activations + t * here * kTokenBytes);
-            asked += 64 * kAskedLines<Block> * kPanelVecs * here;
+            asked += 64 * kAskedLines<F, Block> * kPanelVecs * here;
             if constexpr (HasOffset && n == 1 && kTakesStreamUnit<F>) {
               if (takes_unit && stream_unit<F, StreamUnit>(units, here, unit_tokens, output.edge(), y[0])) return;
               if (!is_prepared) prepare_tokens();

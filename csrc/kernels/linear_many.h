@@ -18,11 +18,19 @@ inline constexpr float kLargestWithStart = 0x1p104f;
 template <class F, bool FromCodes>
 inline constexpr bool kTakesUnit = kHasStrips && F::kSums == 1 && (!FromCodes || F::kSteps <= 1);
 
+// Lines of the next panel that a tile asks for in a block: what it needs, and not many more.
+template <class F, class Block>
+inline constexpr int kAskedLines =
+    !kHasStrips || !Block::kHasOffset || (F::kFormat == WeightFormat::kQ4_K && Block::kTokens < 8) ? 1 : 2;
+
+// Blocks of the largest stretch: one of a panel in scratch leaves room for activations in a first-level cache.
+inline constexpr int64_t kTileBlocks = 48;
+
 // Vectors of scales that a row vector has in a block of scratch, and bytes of such a block where weights are unpacked.
-// One more than the format has: -start * d, or where there are two sums, -start times the scale of the first.
+// One more than the format has where it lacks -start * d.
 template <class F, bool FromCodes>
 inline constexpr int kScratchScales =
-    F::kScales + ((kLacksStart<F> && kTakesUnit<F, FromCodes>) || (kHasStrips && F::kSums == 2) ? 1 : 0);
+    F::kScales + (kLacksStart<F> && kTakesUnit<F, FromCodes> ? 1 : 0);
 template <class F>
 inline constexpr int kScratchBlockBytes = (8 + kScratchScales<F, false>)*kVecBytes;
 
@@ -31,11 +39,11 @@ inline constexpr int kScratchBlockBytes = (8 + kScratchScales<F, false>)*kVecByt
 template <class F, class Block, int NT = Block::kTokens>
 [[gnu::always_inline]] static inline void add_block(const float* scales, const I32 (&sums)[NT][F::kSums],
                                                     const Block& tokens, F32 (&result)[NT]) {
-  F32 product[NT];
+  ProductOf<F> product[NT];
   unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
     F32 s[F::kScales];
-    unrolled<F::kScales>([&](auto j) QEFF_INLINE_BODY {  // number 1 is what product() may overwrite
-      s[j] = j == 1 ? load_pinned(scales + kLanes * j) : load(scales + kLanes * j);
+    unrolled<F::kScales>([&](auto j) QEFF_INLINE_BODY {  // numbers 1 and 3 are what product() may overwrite
+      s[j] = j % 2 == 1 ? load_pinned(scales + kLanes * j) : load(scales + kLanes * j);
     });
     product[t] = F::product(sums[t], s);
   });
@@ -59,8 +67,6 @@ template <class F, bool FromCodes>
     if constexpr (kLacksStart<F> && kTakesUnit<F, FromCodes>) {
       store(out + v * stride + kLanes, scales[0][v] * set1(-F::kStartValue));
       largest = max(scales[0][v], largest);
-    } else if constexpr (kHasStrips && F::kSums == 2) {
-      store(out + v * stride + 3 * kLanes, scales[1][v] * set1(-kStartWholeValue));
     }
   }
 }
@@ -220,7 +226,6 @@ template <class F, class Block, int Lines>
   for (int64_t b = 0; b < num_blocks; ++b, ++tokens, walk.advance()) {
     unrolled<Lines>([&](auto line) QEFF_INLINE_BODY { __builtin_prefetch(next + 64 * (Lines * b + line), 0, 2); });
     const float* scales = walk.scales();
-    F32 product[NT];
     unrolled<2>([&](auto half) QEFF_INLINE_BODY {
       Bytes w[4];
       unrolled<4>([&](auto g) QEFF_INLINE_BODY { w[g] = walk.template weight<4 * half + g>(); });
@@ -231,23 +236,17 @@ template <class F, class Block, int Lines>
         const Quads q = load_quads_pinned(tokens->q[t] + 16 * half), r = load_quads_pinned(tokens->q[u] + 16 * half);
         dot_two_pinned<F::kWide>(sums[t], sums[u], w, q, r);
       });
-      const F32 scale = load_pinned(scales + kLanes * (1 + half));
-      if constexpr (half == 0) {
-        unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
-          product[t] = load_pinned(scales + 3 * kLanes);
-          product[t] = fma_in_place(as_f32(sums[t]), scale, product[t]);
-          keep(product[t]);
-        });
-      } else {
-        const F32 start = set1(kStartWholeValue), d = load_pinned(scales);
-        F32 whole[NT];
-        unrolled<NT>([&](auto t) QEFF_INLINE_BODY { whole[t] = as_f32(sums[t]) - start; });
-        unrolled<NT>([&](auto t) QEFF_INLINE_BODY { product[t] = fma_in_place(whole[t], scale, product[t]); });
-        unrolled<NT>([&](auto t) QEFF_INLINE_BODY { product[t] = product[t] * d; });
-      }
-    });
-    unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
-      result[t] = fma_lane<t % 4>(product[t], load_scalars(scales_of(*tokens) + t / 4 * 4), result[t]);
+      const F32 d = load_pinned(scales + 2 * half * kLanes);
+      F32 product[NT];
+      unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
+        product[t] = load_pinned(scales + (2 * half + 1) * kLanes);
+        product[t] = fma_in_place(as_f32(sums[t]), d, product[t]);
+        keep(product[t]);
+      });
+      unrolled<NT>([&](auto t) QEFF_INLINE_BODY {
+        result[t] = fma_lane<t % 4>(product[t], load_scalars(scales_of(*tokens) + t / 4 * 4), result[t]);
+        keep(result[t]);
+      });
     });
   }
   unrolled<NT>([&](auto t) QEFF_INLINE_BODY { edge.end(result[t], y[t], v); });
@@ -284,6 +283,51 @@ template <class F, class Block, class Unit>
   unrolled<NT>([&](auto t) QEFF_INLINE_BODY { edge.end(result[t], y[t], v); });
 }
 
+// Whether a few tokens are multiplied by few() below: the K formats. Scales are made on the way there, from one head a
+// unit and row vector, which lie in scratch behind the scales.
+template <class F>
+inline constexpr bool kTakesFew = kHasStrips && F::kUnitBlocks == 8;
+template <class F>
+inline constexpr int64_t kHeadsAt = kTileBlocks * kPanelVecs * kScratchScales<F, true> * kVecBytes;
+
+// The heads of a stretch.
+template <class F, class Unit>
+static inline void unpack_heads(const uint8_t* units, int64_t num_blocks, uint8_t* scratch) {
+  const int64_t num_units = num_blocks / F::kUnitBlocks;
+  auto* heads = reinterpret_cast<typename Unit::Head*>(scratch + kHeadsAt<F>);
+  for (int64_t i = 0; i < num_units; ++i, units += unit_layout(F::kFormat).bytes) {
+    const typename F::Unit unit = F::open(units);
+    for (int v = 0; v < kPanelVecs; ++v) {
+      typename Unit::Head& head = heads[v * num_units + i];
+      store(head.d, unit.d[v]);
+      store(head.d_excess, unit.d_excess[v]);
+      store(head.start, unit.d[v] * set1(-kStartWholeValue));
+      store(head.start_excess, unit.d_excess[v] * set1(-kStartWholeValue));
+      if constexpr (kTakesSum<F>) {
+        store(head.least, unit.minus_dmin[v]);
+        store(head.least_excess, unit.dmin_excess[v]);
+      }
+    }
+  }
+}
+
+// The same as tile() for fewer tokens.
+template <class F, class Block, class Unit>
+[[gnu::noinline]] static void few(const uint8_t* units, const uint8_t* scratch, int64_t num_blocks, int v,
+                                  const Block* tokens, const Edge& edge, float* const* y, const uint8_t* next) {
+  using Codes = typename Unit::template CodesOf<F::kSums>;
+  constexpr int NT = Block::kTokens;
+  F32 result[NT];
+  unrolled<NT>([&](auto t) QEFF_INLINE_BODY { result[t] = edge.begin(y[t], v); });
+  if (num_blocks > 0) {
+    const int64_t num_units = num_blocks / F::kUnitBlocks;
+    const auto* heads = reinterpret_cast<const typename Unit::Head*>(scratch + kHeadsAt<F>);
+    Unit::template add_units<Codes, NT, sizeof(Block), kAskedLines<F, Block>>(
+        units, num_units, v, tokens->q[0], heads + v * num_units, next, result);
+  }
+  unrolled<NT>([&](auto t) QEFF_INLINE_BODY { edge.end(result[t], y[t], v); });
+}
+
 // The same for all 16 rows on a processor that multiplies whole tiles.
 template <class F, class Block, class Unit>
 [[gnu::noinline]] static void unit_tile(const uint8_t* blocks, int64_t num_blocks, const Block* tokens,
@@ -316,16 +360,12 @@ template <class F, class Block, class Unit>
   unrolled<NT>([&](auto t) QEFF_INLINE_BODY { edge.end(result[t], y[t], 0); });
 }
 
-// Lines of the next panel that a tile asks for in a block.
-template <class Block>
-inline constexpr int kAskedLines = kHasStrips && Block::kHasOffset ? 2 : 1;
-
 // All rows. units: read where weights are not in scratch. has_products: what unpacking gave. next: kAskedLines lines
 // for every block and row vector.
 template <class F, class Block>
 static inline void tile_panel(const uint8_t* units, const uint8_t* scratch, bool has_products, int64_t num_blocks,
                               const Block* tokens, const Edge& edge, float* const* y, const uint8_t* next) {
-  constexpr int kLines = kAskedLines<Block>;
+  constexpr int kLines = kAskedLines<F, Block>;
   if constexpr (kHasTileUnit) return unit_tile<F, Block, TileUnit>(scratch, num_blocks, tokens, edge, y, next);
   constexpr bool kUnit = Block::kTokens == 8 && kTakesUnit<F, Block::kHasOffset>;
   for (int v = 0; v < kPanelVecs; ++v, next += 64 * kLines * num_blocks) {
@@ -335,7 +375,9 @@ static inline void tile_panel(const uint8_t* units, const uint8_t* scratch, bool
         continue;
       }
     }
-    if constexpr (kHasStrips && F::kSums == 2 && Block::kTokens == 8) {
+    if constexpr (kTakesFew<F> && Block::kHasOffset && (Block::kTokens < 8 || F::kSums == 2)) {
+      few<F, Block, FewUnit>(units, scratch, num_blocks, v, tokens, edge, y, next);
+    } else if constexpr (kHasStrips && F::kSums == 2 && Block::kTokens == 8) {
       tile_of_halves<F, Block, kLines>(units, scratch, num_blocks, v, tokens, edge, y, next);
     } else if constexpr (!kUnit || kLacksStart<F>) {
       tile<F, Block, kLines>(units, scratch, num_blocks, v, tokens, edge, y, next);

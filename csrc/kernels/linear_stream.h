@@ -77,7 +77,7 @@ template <class F, int NT, int NB>
       });
     }
   });
-  F32 product[NB][NT][kPanelVecs];
+  ProductOf<F> product[NB][NT][kPanelVecs];
   const auto scales_of = [&](int n, int v, F32(&out)[F::kScales]) QEFF_INLINE_BODY {
     unrolled<F::kScales>([&](auto j) QEFF_INLINE_BODY { out[j] = s[n][j][v]; });
   };

@@ -107,8 +107,11 @@ inline constexpr int kTileTokens = 4;
 inline constexpr int kFloatTileTokens = 4;
 inline constexpr bool kHasStrips = false;
 struct StripUnit {};
+struct FewUnit {};
 inline constexpr bool kHasStreamUnit = false;
 struct StreamUnit {};
+inline constexpr bool kHasHalfUnit = false;
+struct HalfUnit {};
 inline constexpr int kStreamStep = 1;
 inline constexpr int kStreamAhead = 0;
 inline constexpr bool kHasTileUnit = false;
@@ -143,6 +146,12 @@ static inline Bytes insert_two_bits(Bytes a, Bytes b) {
   if constexpr (At < 2 * Field) b.v = _mm256_srli_epi16(b.v, 2 * Field - At);
   const __m256i mask = _mm256_set1_epi8(3 << At);
   return {_mm256_or_si256(_mm256_and_si256(mask, b.v), _mm256_andnot_si256(mask, a.v))};
+}
+template <int G>
+static inline Bytes two_more_bits(Bytes high) { return high; }
+template <int G>
+static inline Bytes six_bits(Bytes both, Bytes more) {
+  return insert_two_bits<G / 2, 4>(G < 4 ? low_nibbles(both) : high_nibbles(both), more);
 }
 static inline Table16 load_table16(const uint8_t* p) {
   return {_mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
@@ -197,6 +206,16 @@ static inline void load_rows_i8(const uint8_t* p, I32 (&out)[kPanelVecs]) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   out[0].v = _mm256_cvtepi8_epi32(bytes);
   out[1].v = _mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8));
+}
+static inline void load_rows_above(const uint8_t* p, F32 (&out)[kPanelVecs]) {
+  I32 n[kPanelVecs];
+  load_rows_u8(p, n);
+  for (int v = 0; v < kPanelVecs; ++v) out[v] = as_f32(shift_left<8>(n[v]) + set1_i32(0x47000000));
+}
+static inline void load_signed_rows_above(const uint8_t* p, F32 (&out)[kPanelVecs]) {
+  I32 n[kPanelVecs];
+  load_rows_i8(p, n);
+  for (int v = 0; v < kPanelVecs; ++v) out[v] = as_f32(shift_left<8>(n[v] + set1_i32(128)) + set1_i32(0x47000000));
 }
 static inline float largest_magnitude(const F32 (&x)[32 / kLanes]) {
   const __m256i magnitude = _mm256_set1_epi32(0x7FFFFFFF);

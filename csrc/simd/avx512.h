@@ -111,8 +111,11 @@ struct TileUnit {};
 inline constexpr int kFloatTileTokens = 8;
 inline constexpr bool kHasStrips = false;
 struct StripUnit {};
+struct FewUnit {};
 inline constexpr bool kHasStreamUnit = false;
 struct StreamUnit {};
+inline constexpr bool kHasHalfUnit = false;
+struct HalfUnit {};
 inline constexpr int kStreamStep = 1;
 inline constexpr int kStreamAhead = 0;
 
@@ -145,6 +148,12 @@ static inline Bytes insert_two_bits(Bytes a, Bytes b) {
   if constexpr (At < 2 * Field) b.v = _mm512_srli_epi16(b.v, 2 * Field - At);
   constexpr int kTakeSecondWhereFirst = 0xCA;  // mask ? b : a
   return {_mm512_ternarylogic_epi32(_mm512_set1_epi8(3 << At), b.v, a.v, kTakeSecondWhereFirst)};
+}
+template <int G>
+static inline Bytes two_more_bits(Bytes high) { return high; }
+template <int G>
+static inline Bytes six_bits(Bytes both, Bytes more) {
+  return insert_two_bits<G / 2, 4>(G < 4 ? low_nibbles(both) : high_nibbles(both), more);
 }
 static inline Table16 load_table16(const uint8_t* p) {
   return {_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
@@ -186,6 +195,16 @@ static inline void load_rows_u8(const uint8_t* p, I32 (&out)[kPanelVecs]) {
 }
 static inline void load_rows_i8(const uint8_t* p, I32 (&out)[kPanelVecs]) {
   out[0].v = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+static inline void load_rows_above(const uint8_t* p, F32 (&out)[kPanelVecs]) {
+  I32 n[kPanelVecs];
+  load_rows_u8(p, n);
+  for (int v = 0; v < kPanelVecs; ++v) out[v] = as_f32(shift_left<8>(n[v]) + set1_i32(0x47000000));
+}
+static inline void load_signed_rows_above(const uint8_t* p, F32 (&out)[kPanelVecs]) {
+  I32 n[kPanelVecs];
+  load_rows_i8(p, n);
+  for (int v = 0; v < kPanelVecs; ++v) out[v] = as_f32(shift_left<8>(n[v] + set1_i32(128)) + set1_i32(0x47000000));
 }
 static inline float largest_magnitude(const F32 (&x)[32 / kLanes]) {
   const __m512i first = _mm512_castps_si512(abs(x[0]).v), second = _mm512_castps_si512(abs(x[1]).v);

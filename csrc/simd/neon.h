@@ -160,6 +160,21 @@ static inline Bytes insert_two_bits(Bytes a, Bytes b) {
   asm("bit %0.16b, %1.16b, %2.16b" : "+w"(a.v) : "w"(b.v), "w"(vdupq_n_u8(3 << At)));
   return a;
 }
+// As instructions, since compilers copy what is overwritten.
+template <int G>
+static inline Bytes two_more_bits(Bytes high) {
+  if constexpr (G / 2 % 2 == 1) high.v = vshrq_n_u8(high.v, 2);
+  return {G < 6 ? vandq_u8(high.v, vdupq_n_u8(G < 4 ? 3 : 0x30)) : high.v};
+}
+template <int G>
+static inline Bytes six_bits(Bytes both, Bytes more) {
+  if constexpr (G < 4) {
+    asm("sli %0.16b, %1.16b, #4" : "+w"(both.v) : "w"(more.v));
+    return both;
+  }
+  asm("sri %0.16b, %1.16b, #4" : "+w"(more.v) : "w"(both.v));
+  return more;
+}
 static inline Table16 load_table16(const uint8_t* p) { return {vld1q_u8(p)}; }
 static inline Bytes lookup(Table16 table, Bytes index) { return {vqtbl1q_u8(table.v, index.v)}; }
 struct Table32 {
@@ -231,6 +246,22 @@ static inline void load_rows_i8(const uint8_t* p, I32 (&out)[kPanelVecs]) {
   out[2].v = vmovl_s16(vget_low_s16(high));
   out[3].v = vmovl_high_s16(high);
 }
+static inline void load_rows_above(const uint8_t* p, F32 (&out)[kPanelVecs], uint8_t flips = 0) {
+  // Table lookups from 16 bytes and as many of the exponent; 255 gives zero.
+  static constexpr uint8_t kPlaces[4][16] = {
+      {255, 0, 255, 16, 255, 1, 255, 16, 255, 2, 255, 16, 255, 3, 255, 16},
+      {255, 4, 255, 16, 255, 5, 255, 16, 255, 6, 255, 16, 255, 7, 255, 16},
+      {255, 8, 255, 16, 255, 9, 255, 16, 255, 10, 255, 16, 255, 11, 255, 16},
+      {255, 12, 255, 16, 255, 13, 255, 16, 255, 14, 255, 16, 255, 15, 255, 16},
+  };
+  register uint8x16_t bytes asm("v30") = vld1q_u8(p);
+  register uint8x16_t exponent asm("v31") = vdupq_n_u8(0x47);
+  if (flips != 0) bytes = veorq_u8(bytes, vdupq_n_u8(flips));
+  for (int v = 0; v < kPanelVecs; ++v) {
+    asm("tbl %0.16b, {%1.16b, %2.16b}, %3.16b" : "=w"(out[v].v) : "w"(bytes), "w"(exponent), "w"(vld1q_u8(kPlaces[v])));
+  }
+}
+static inline void load_signed_rows_above(const uint8_t* p, F32 (&out)[kPanelVecs]) { load_rows_above(p, out, 128); }
 static inline void load_rows_power(const uint8_t* p, F32 (&out)[kPanelVecs]) {
   // Upper halves of the floats first: one unit alone shifts.
   const uint8x16_t bytes = pinned<uint8x16_t>(p);
@@ -280,5 +311,7 @@ static inline int32_t store_rounded(int8_t* p, const F32 (&x)[32 / kLanes]) {
 
 }  // namespace qeff::QEFF_ISA
 
+#include "simd/neon_few.h"
+#include "simd/neon_half.h"
 #include "simd/neon_stream.h"
 #include "simd/neon_strip.h"

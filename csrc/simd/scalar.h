@@ -150,6 +150,8 @@ inline constexpr int kFloatTileTokens = 4;
 inline constexpr bool kHasStrips = false;
 // Multiplies a strip of 8 tokens there: simd/neon_strip.h.
 struct StripUnit {};
+// The same for fewer: simd/neon_few.h.
+struct FewUnit {};
 // Multiplies a panel of MXFP6 with one token, where there is one: simd/neon_stream.h.
 inline constexpr bool kHasStreamUnit = false;
 struct StreamUnit {};
@@ -157,6 +159,55 @@ struct StreamUnit {};
 inline constexpr int kStreamStep = 1;
 // How many bytes ahead one token asks for weights: far enough to be there in time, near enough to stay. 0: not at all.
 inline constexpr int kStreamAhead = 0;
+// Products of halves, where the processors of the family multiply them faster than floats; the others need not define
+// them. Every sum, and every product with what it is added to, is rounded once, to nearest, halves to even.
+#if defined(__aarch64__)
+inline constexpr bool kHasHalfUnit = true;
+struct HalfUnit {
+  struct Vec {
+    uint16_t v[8];
+  };
+  static inline Vec zero() { return {}; }
+  static inline Vec load(const uint16_t* p) { Vec r; std::memcpy(r.v, p, sizeof r.v); return r; }
+  static inline Vec load_factors(const uint16_t* p) { return load(p); }  // for fma_lane
+  static inline Vec spread(const uint16_t* p) { return {{*p, *p, *p, *p, *p, *p, *p, *p}}; }
+  static inline Vec add(Vec a, Vec b) {
+    for (int i = 0; i < 8; ++i) a.v[i] = float_to_half(half_to_float(a.v[i]) + half_to_float(b.v[i]));
+    return a;
+  }
+  // a * b + c. A double is exact, or so far from any number halfway between two halves that it is rounded right.
+  [[gnu::noinline]] static Vec fma(Vec a, Vec b, Vec c) {
+    for (int i = 0; i < 8; ++i) c.v[i] = rounded(product(a.v[i], b.v[i]) + half_to_float(c.v[i]));
+    return c;
+  }
+  template <int I>
+  static inline Vec fma_lane(Vec a, Vec b, Vec c) { return fma(a, spread(b.v + I), c); }
+  static inline void widen(Vec a, F32 (&out)[2]) {
+    out[0] = load_f16(a.v);
+    out[1] = load_f16(a.v + 4);
+  }
+  static inline void store(uint16_t* p, F32 low, F32 high) {
+    for (int i = 0; i < 4; ++i) {
+      p[i] = float_to_half(low.v[i]);
+      p[4 + i] = float_to_half(high.v[i]);
+    }
+  }
+
+ private:
+  static inline double product(uint16_t a, uint16_t b) {
+    return static_cast<double>(half_to_float(a)) * static_cast<double>(half_to_float(b));
+  }
+  static inline uint16_t rounded(double x) {
+    const __fp16 half = static_cast<__fp16>(x);
+    uint16_t h;
+    std::memcpy(&h, &half, 2);
+    return h;
+  }
+};
+#else
+inline constexpr bool kHasHalfUnit = false;
+struct HalfUnit {};
+#endif
 // A unit for whole tiles of products, where there is one: simd/amx.h.
 inline constexpr bool kHasTileUnit = false;
 struct TileUnit {};
@@ -185,6 +236,14 @@ template <int Field, int At>
 static inline Bytes insert_two_bits(Bytes a, Bytes b) {
   QEFF_BYTES a.v[i] = static_cast<uint8_t>((a.v[i] & ~(3 << At)) | (((b.v[i] >> (2 * Field)) & 3) << At));
   return a;
+}
+// Weights of group G of 6-bit codes, from bytes with their low four bits and what two_more_bits makes of bytes with
+// the others.
+template <int G>
+static inline Bytes two_more_bits(Bytes high) { return high; }
+template <int G>
+static inline Bytes six_bits(Bytes both, Bytes more) {
+  return insert_two_bits<G / 2, 4>(G < 4 ? low_nibbles(both) : high_nibbles(both), more);
 }
 struct Table16 {
   uint8_t v[16];
@@ -257,6 +316,14 @@ static inline void load_rows_u8(const uint8_t* p, I32 (&out)[kPanelVecs]) {
 }
 static inline void load_rows_i8(const uint8_t* p, I32 (&out)[kPanelVecs]) {  // the same for signed bytes
   for (int v = 0; v < kPanelVecs; ++v) QEFF_LANES out[v].v[i] = static_cast<int8_t>(p[kLanes * v + i]);
+}
+// 32768 plus each of 16 unsigned bytes, one a row of a panel, as floats.
+static inline void load_rows_above(const uint8_t* p, F32 (&out)[kPanelVecs]) {
+  for (int v = 0; v < kPanelVecs; ++v) QEFF_LANES out[v].v[i] = 32768.0f + static_cast<float>(p[kLanes * v + i]);
+}
+// The same for signed bytes plus 128.
+static inline void load_signed_rows_above(const uint8_t* p, F32 (&out)[kPanelVecs]) {
+  for (int v = 0; v < kPanelVecs; ++v) QEFF_LANES out[v].v[i] = 32768.0f + static_cast<float>(p[kLanes * v + i] ^ 128);
 }
 // 2^(byte - 127) of 16 bytes, one a row of a panel; that of 0 is below the normal numbers.
 static inline void load_rows_power(const uint8_t* p, F32 (&out)[kPanelVecs]) {

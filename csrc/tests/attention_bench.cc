@@ -134,7 +134,8 @@ int main(int argc, char** argv) {
       {kSmall, CacheFormat::kF16, 511, 1, 8},   {kLarge, CacheFormat::kF16, 4095, 1, 1},
       {kSmall, CacheFormat::kF16, 511, 8, 1},   {kSmall, CacheFormat::kF16, 95, 1, 1},
       {kSmall, CacheFormat::kF16, 149, 1, 1},   {kSmall, CacheFormat::kF16, 95, 1, 8},
-      {kSmall, CacheFormat::kF16, 149, 1, 8},
+      {kSmall, CacheFormat::kF16, 149, 1, 8},   {kSmall, CacheFormat::kF16, 399, 1, 1},
+      {kSmall, CacheFormat::kF16, 400, 32, 1},  {kSmall, CacheFormat::kF32, 400, 32, 1},
   };
   constexpr const char* kNames[] = {"f32", "f16", "mxint8"};
   for (const Run& run : runs) {

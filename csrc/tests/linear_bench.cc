@@ -1,13 +1,14 @@
 // Speed of the linear kernels on one core beside what the core can do: packed bytes read a second
 // against its measured read bandwidth, products a second against its measured peak.
 //
-//   linear_bench [isa] [formats, comma separated] [K,N] [threads]
+//   linear_bench [isa] [formats, comma separated] [K,N] [threads] [numbers of tokens, comma separated]
 //
 // One token streams weights from memory: copies of the matrix are cycled until they exceed the
 // caches. Times are the best of several, in processor time of the thread, so that other work on
 // the machine counts little.
 #include <time.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -74,8 +75,8 @@ double time_of(const LinearKernels& kernels, LinearArgs args, int64_t copy_bytes
   return best;
 }
 
-void bench(const LinearKernels& kernels, const Case& c, int64_t cols, int64_t rows, int num_threads, double bandwidth,
-           double peak) {
+void bench(const LinearKernels& kernels, const Case& c, int64_t cols, int64_t rows, int num_threads,
+           const std::vector<long>& tokens, double bandwidth, double peak) {
   const int64_t bytes = qeff::panel_bytes(c.format, cols);
   if (bytes < 0) return;
   const int64_t matrix_bytes = (rows + 15) / 16 * bytes;
@@ -83,7 +84,7 @@ void bench(const LinearKernels& kernels, const Case& c, int64_t cols, int64_t ro
   uint8_t* panels = allocate<uint8_t>(matrix_bytes * num_copies);
   // Moderate values everywhere: subnormal or infinite scales would time something else.
   for (int64_t i = 0; i < matrix_bytes * num_copies; ++i) panels[i] = static_cast<uint8_t>(0x40 + (i * 7 & 15));
-  const int64_t most = 128, blocks = (cols + 31) / 32;
+  const int64_t most = *std::max_element(tokens.begin(), tokens.end()), blocks = (cols + 31) / 32;
   float* x = allocate<float>(most * cols);
   for (int64_t i = 0; i < most * cols; ++i) x[i] = static_cast<float>(i % 37 - 18);
   float* y = allocate<float>(most * rows);
@@ -95,7 +96,7 @@ void bench(const LinearKernels& kernels, const Case& c, int64_t cols, int64_t ro
   kernels.round_activations(x, cols, cols, 0, most, rounded);
   const double rounding = now() - start;
   std::printf("%-6s K %5d N %5d ", c.name, int(cols), int(rows));
-  for (const int64_t num_tokens : {1, 2, 4, 8, 32, 128}) {
+  for (const int64_t num_tokens : tokens) {
     const LinearArgs args = {c.format, panels, rows, cols, num_tokens, x, cols, rounded, nullptr, y, rows, nullptr};
     const int64_t num_panels = (rows + 15) / 16;
     std::vector<std::thread> threads;
@@ -115,6 +116,7 @@ void bench(const LinearKernels& kernels, const Case& c, int64_t cols, int64_t ro
       std::printf("| T 1 %5.1f GB/s %3.0f%% ", bytes_rate * 1e-9, 100 * bytes_rate / bandwidth / num_threads);
     } else {
       std::printf("| T %d %5.1f ", int(num_tokens), rate * 1e-9);
+      if (num_tokens < 16) std::printf("(%.1f GB/s) ", bytes_rate * 1e-9);
       if (peak > 0) std::printf("%3.0f%% ", 100 * rate / peak / num_threads);
     }
   }
@@ -141,6 +143,16 @@ int main(int argc, char** argv) {
     if (shapes[0].first <= 0 || shapes[0].second <= 0) return std::printf("the shape is K,N\n"), 2;
   }
   const int num_threads = argc > 4 ? std::atoi(argv[4]) : 1;
+  std::vector<long> tokens = {1, 2, 4, 8, 32, 128};
+  if (argc > 5) {
+    tokens.clear();
+    for (const char* p = argv[5]; *p != 0; p += *p == ',') {
+      char* end = nullptr;
+      tokens.push_back(std::strtol(p, &end, 10));
+      if (tokens.back() < 1 || end == p) return std::printf("numbers of tokens are at least 1\n"), 2;
+      p = end;
+    }
+  }
   const LinearKernels* kernels = qeff::choose_kernels(isa).linear;
   if (num_threads < 1) return std::printf("the number of threads is at least 1\n"), 2;
   const qeff::Limits limits = qeff::measure_limits(num_threads);
@@ -150,7 +162,7 @@ int main(int argc, char** argv) {
   for (const auto& [cols, rows] : shapes) {
     for (const Case& c : kCases) {
       if (wanted != ",," && wanted.find(std::string(",") + c.name + ",") == std::string::npos) continue;
-      bench(*kernels, c, cols, rows, num_threads, bandwidth, peak);
+      bench(*kernels, c, cols, rows, num_threads, tokens, bandwidth, peak);
     }
   }
   return 0;

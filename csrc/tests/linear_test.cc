@@ -294,8 +294,8 @@ float model(const Matrix& matrix, int64_t row, const float* x, const Rounded& ro
       *size += std::fabs(product);
     }
     if (matrix.format.format == WeightFormat::kQ6_K) {
-      const int32_t both = halves[0] * static_cast<int32_t>(s[0]) + halves[1] * static_cast<int32_t>(s[1]);
-      acc = std::fma(static_cast<float>(both) * w.d, a, acc);
+      acc = std::fma(static_cast<float>(halves[0]) * (w.d * s[0]), a, acc);
+      acc = std::fma(static_cast<float>(halves[1]) * (w.d * s[1]), a, acc);
     } else {
       acc = std::fma(static_cast<float>(halves[0] + halves[1]) * w.d, a, acc);
     }

@@ -72,6 +72,10 @@ class QEFFAutoModelForCausalLM:
             from qeff.apps.in_memory import keep_model
 
             self._location = keep_model(model)
+        if self._has_heads:
+            from qeff.sources.speculator import with_heads
+
+            self._location = with_heads(self._location)
         self.onnx_path: Path | None = None
         self.qpc_path: Path | None = None
         self.num_speculative_tokens: int | None = None  # of the last compile; a default
@@ -111,6 +115,10 @@ class QEFFAutoModelForCausalLM:
             trust_remote_code=trust_remote_code,
         )
         return cls(location, continuous_batching, qaic_config, max_seq_len_cached)
+
+    @property
+    def _has_heads(self) -> bool:
+        return self.qaic_config.get("speculative_model_type") == "turbo"
 
     @property
     def model_name(self) -> str:
@@ -245,7 +253,8 @@ class QEFFAutoModelForCausalLM:
             generation_len: Most tokens for each prompt; None goes on until the context is full.
             stream: Write the text to stdout as it is made.
             sampling_params: How tokens are chosen: for all prompts, or a list of values for each.
-            speculation: Guess tokens ahead: "prompt_lookup", "lookahead", "draft", or a config.
+            speculation: Guess tokens ahead: "prompt_lookup", "lookahead", "draft", "heads", or a
+                config; a model with heads takes theirs.
             draft_model: A compiled model, or its container, that guesses; implies "draft".
             constraint: What every answer must fit.
             options: Single sampling settings by name (``temperature=0.7``), and what QEfficient
@@ -363,6 +372,8 @@ class QEFFAutoModelForCausalLM:
 
         if self.qpc_path is None:
             raise OptionTypeError("generate needs a compiled model", "call compile first")
+        if self._has_heads and speculation is None and draft_model is None:
+            speculation = "heads"
         setup = speculating_setup(speculation, draft_model, self.num_speculative_tokens)
         return Opening(Path(self.qpc_path), tokenizer, setup)
 

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from qeff.core.errors import OptionNotSupported, OptionTypeError, OptionValueError, nearest
+from qeff.core.errors import (
+    OptionNotSupported,
+    OptionTypeError,
+    OptionValueError,
+    nearest,
+    unknown_name,
+)
 from qeff.core.progress import log
 
 QAIC_CONFIG = (
@@ -29,6 +35,9 @@ QAIC_CONFIG = (
     "ccl_enabled",
     "pretrained_model_name_or_path",
 )
+
+# Verifies guesses of others, or brings heads that guess.
+SPECULATIVE_MODEL_TYPES = ("target", "turbo")
 
 # Arguments of Hugging Face's from_pretrained that say how to load. The checkpoint is mapped here
 # and keeps its own number format until compile, so that they change nothing.
@@ -78,7 +87,7 @@ class Shape:
 
     @property
     def is_target_model(self) -> bool:
-        return self.qaic_config.get("speculative_model_type") is not None
+        return self.qaic_config.get("speculative_model_type") == "target"
 
     @property
     def most_speculative_tokens(self) -> int | None:
@@ -180,6 +189,9 @@ def check_qaic_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
     if not isinstance(config, Mapping):
         raise OptionTypeError(f"qaic_config must be a dictionary, not {config!r}")
     check_names("key of qaic_config", config, QAIC_CONFIG)
+    kind = config.get("speculative_model_type")
+    if kind is not None and kind not in SPECULATIVE_MODEL_TYPES:
+        raise unknown_name("speculative_model_type", str(kind), SPECULATIVE_MODEL_TYPES)
     return dict(config)
 
 

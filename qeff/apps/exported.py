@@ -26,6 +26,7 @@ from qeff.core.errors import SourceError, UsageError
 from qeff.core.options import CompileOptions, ExportOptions
 from qeff.core.progress import Progress, log, silent
 from qeff.sources import Location, locate
+from qeff.sources.speculator import with_heads
 
 if TYPE_CHECKING:
     from qeff.export.artifact import Graph
@@ -102,7 +103,8 @@ def compile_onnx(
 def _record(location: Location, options: ExportOptions) -> dict[str, Any]:
     """What is kept beside a graph: which checkpoint, where it is, and which file to run."""
     made_of = provenance_of(location, options)
-    return {**made_of, "path": str(location.path.absolute()), "file": f"{location.name}.onnx"}
+    where = {"path": str(location.path.absolute()), "has_heads": location.has_heads}
+    return {**made_of, **where, "file": f"{location.name}.onnx"}
 
 
 def _write(graph: Graph, folder: Path, record: dict[str, Any], progress: Progress) -> None:
@@ -153,6 +155,8 @@ def _checkpoint_of(record: dict[str, Any], path: Path, location: Location | None
     found = location or locate(
         Path(record["path"]), trust_remote_code=record["export"]["trust_remote_code"]
     )
+    if record.get("has_heads"):
+        found = with_heads(found)
     if found.content_hash() != record["source"]["sha256"]:
         raise SourceError(
             f"{found.path} is not the checkpoint that {path} was exported from", "export again"

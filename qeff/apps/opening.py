@@ -33,6 +33,8 @@ class Setup:
         draft: The container of the draft model, for the speculation that needs one.
         cache_tokens: Tokens that the cache holds of all sequences together; a full context of each
             when None.
+        vram_budget: Most bytes of GPU memory; all that is free when None.
+        deterministic: Whether an answer may not depend on what else runs beside it.
     """
 
     threads: int | None = None
@@ -42,12 +44,14 @@ class Setup:
     speculation: SpeculationConfig | None = None
     draft: Path | None = None
     cache_tokens: int | None = None
+    vram_budget: int | None = None
+    deterministic: bool = False
 
 
 def open_engine(container: Container, text: Text, setup: Setup) -> Engine:
     """An engine over the container; closing it closes everything that was opened for it."""
     with ExitStack() as opened:
-        session: Session = open_session(container, threads=setup.threads)
+        session: Session = _open(container, setup)
         opened.callback(session.close)
         if setup.chunk_tokens is not None:
             session = Chunked(session, setup.chunk_tokens)
@@ -67,6 +71,15 @@ def open_engine(container: Container, text: Text, setup: Setup) -> Engine:
         return engine
 
 
+def _open(container: Container, setup: Setup) -> Session:
+    return open_session(
+        container,
+        threads=setup.threads,
+        vram_budget=setup.vram_budget,
+        deterministic=setup.deterministic,
+    )
+
+
 def _num_blocks(caps: Capabilities, cache_tokens: int | None) -> int | None:
     """Blocks for so many tokens, but at least one whole context and at most all of them."""
     if cache_tokens is None:
@@ -84,7 +97,7 @@ def _open_drafting(
     container = Container.open(setup.draft)
     num_tokens = text.vocab_size, Text.from_container(container).vocab_size
     with ExitStack() as opened:
-        draft = open_session(container, threads=setup.threads)
+        draft = _open(container, setup)
         opened.callback(draft.close)
         drafting = Drafting.start(config, session.caps, draft=draft, num_tokens=num_tokens)
         opened.pop_all()

@@ -57,6 +57,7 @@ def _result(result: Result, text: Text) -> dict[str, Any]:
         "num_reused_tokens": result.num_cached_tokens,
         "num_drafted": result.num_drafted,
         "num_accepted": result.num_accepted,
+        "num_forced": result.num_forced,
     }
     if result.cumulative_logprob is not None:
         found["cumulative_logprob"] = _number(result.cumulative_logprob)

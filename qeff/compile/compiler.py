@@ -17,8 +17,9 @@ from qeff.compile.specialize import specialise, vendor_files
 from qeff.container.format import CERTIFICATE, encode_json
 from qeff.container.manifest import Manifest
 from qeff.container.writer import ContainerWriter
+from qeff.core.errors import DeviceMissing
 from qeff.core.options import CompileOptions
-from qeff.core.progress import Event, Progress, silent
+from qeff.core.progress import Event, Progress, log, silent
 
 if TYPE_CHECKING:
     from qeff.export.artifact import Graph
@@ -65,9 +66,19 @@ def compile_graph(
             files=writer.files,
         )
         certificate = {"export": dict(graph.certificate), **section.reports()}
-        if probe is not None and set(section.precision.values()) != {"fp32"}:
+        is_exact = set(section.precision.values()) == {"fp32"}
+        if probe is not None and not is_exact and section.has_all_weights:
             progress(Event("check", unit="stage"))
             with writer.preview(manifest) as draft:
-                certificate["quality"] = measure(graph, draft, probe)
+                certificate |= _quality(graph, draft, probe)
         writer.write_bytes(CERTIFICATE, encode_json(certificate))
         return writer.commit(replace(manifest, files=writer.files))
+
+
+def _quality(graph: Graph, draft: Path, probe: Probe) -> dict[str, Any]:
+    """The certificate's entry, or why there is none: the target's device is in another machine."""
+    try:
+        return {"quality": measure(graph, draft, probe)}
+    except DeviceMissing as error:
+        log.warning("the container's quality is not measured: %s", error.what)
+        return {"unmeasured": error.what}

@@ -37,6 +37,7 @@ class SectionWriter:
         self.precision: dict[str, str] = {}
         self.inputs: tuple[Port, ...] = ()
         self.outputs: tuple[Port, ...] = ()
+        self.has_all_weights = True  # False: some are made where the program runs
         self._reports: dict[str, Callable[[], Mapping[str, Any]]] = {}
 
     def write_bytes(self, name: str, data: bytes) -> None:

@@ -24,14 +24,16 @@ from qeff.export.artifact import CheckpointTensor
 FORMAT_OF = {
     "fp32": "f32",
     "fp16": "f16",
+    "bf16": "bf16",
     "int8": "q8_0",
     "int4": "q4_0",
     "mxfp8": "mxfp8",
     "mxfp6": "mxfp6",
     "mxfp4": "mxfp4",
+    "fp8": "fp8",
 }
 CONVERTED = "q8_0"  # what a packed format that no engine of ours runs becomes
-_COARSE = ("int4", "mxfp8", "mxfp6", "mxfp4")
+_COARSE = ("int4", "mxfp8", "mxfp6", "mxfp4", "fp8")
 _KEPT_HIGHER = ("head", "embedding")
 _FOUR_BITS = ("int4", "mxfp4")
 

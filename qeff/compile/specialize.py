@@ -18,8 +18,16 @@ CUSTOM_IO = "custom_io.yaml"
 AXIS_EXEC = "full_batch_exec_size"
 DEFAULT_NUM_CORES = 16
 
-# The vendor runs caches in fp16 unless told otherwise; it has no fp32 there.
-_KV_NAMES = {"auto": "float16", "fp16": "float16", "fp32": "float32", "mxint8": "mxint8"}
+# The vendor runs caches in fp16 unless told otherwise; it has no fp32 there, and neither of the
+# formats that stand for it here.
+_KV_NAMES = {
+    "auto": "float16",
+    "fp16": "float16",
+    "bf16": "float16",
+    "fp8": "mxint8",
+    "fp32": "float32",
+    "mxint8": "mxint8",
+}
 
 
 def specialise(options: CompileOptions) -> tuple[Specialisation, ...]:

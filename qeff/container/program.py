@@ -20,6 +20,8 @@ KINDS = ("token", "row", "weight")
 PLAIN_DTYPES = ("f32", "f16", "bf16", "i64", "i32", "bool")
 # Of weight matrices alone; what lies in the file for them is said in docs/panels.md.
 PACKED_DTYPES = ("q8_0", "q4_0", "q4_1", "q4_k", "q6_k", "mxfp4", "mxfp6", "mxfp8")
+ROW_SCALED_DTYPES = ("fp8",)  # of weight matrices too: E4M3 elements, a scale for each row
+WEIGHT_DTYPES = PLAIN_DTYPES + PACKED_DTYPES + ROW_SCALED_DTYPES
 ABSENT = -1  # an optional input that is not given
 
 
@@ -103,7 +105,7 @@ class Program:
         """Raise ContainerError unless the list can be run from first to last."""
         made = {self.tokens, self.positions}
         for i, value in enumerate(self.values):
-            dtypes = PLAIN_DTYPES + PACKED_DTYPES if value.kind == "weight" else PLAIN_DTYPES
+            dtypes = WEIGHT_DTYPES if value.kind == "weight" else PLAIN_DTYPES
             if value.kind not in KINDS or value.dtype not in dtypes:
                 raise ContainerError(
                     f"program value {value.name!r} has kind {value.kind!r}, dtype {value.dtype!r}"

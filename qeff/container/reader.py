@@ -98,6 +98,13 @@ class Container:
         assert dtype is not None, f"{entry.format} is plain"
         return self._map[entry.start : entry.stop].view(dtype).reshape(entry.shape)
 
+    def weight_place(self, name: str) -> tuple[Path, int, int]:
+        """The file that holds a tensor, and where its bytes begin and end."""
+        if name not in self._entries:
+            raise ContainerError(f"{self.path / WEIGHTS} has no tensor {name!r}", HINT)
+        entry = self._entries[name]
+        return self.file(WEIGHTS), entry.start, entry.stop
+
     def describe(self) -> dict[str, Any]:
         """What ``inspect`` shows."""
         data = self.manifest.to_json()

@@ -15,6 +15,7 @@ VARIABLES = {
     "QEFF_HUB_TIMEOUT": "seconds to wait for the model hub before giving it up; default 5",
     "QEFF_ISA": "instruction set of the native engine; read by the engine itself; default the best",
     "QEFF_<OPTION>": "an option of qeff serve that is not given on the command line",
+    "RAY_ADDRESS": "the Ray cluster of qeff serve --ray; a local one is started when not set",
     "NO_COLOR": "any value turns colour off",
     "QNN_SDK_ROOT": "where Qualcomm's QNN SDK is installed",
 }
@@ -59,6 +60,17 @@ def mute_library_bars() -> None:
     """Keep other libraries' progress bars off the terminal, for the command line's own."""
     for name in ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS"):
         os.environ.setdefault(name, "1")
+
+
+def ray_address() -> str | None:
+    """The Ray cluster that the user named."""
+    return os.environ.get("RAY_ADDRESS") or None
+
+
+def prepare_ray() -> None:
+    """Have Ray report its use to nobody and show every line of a log; before it is imported."""
+    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_DEDUP_LOGS"):
+        os.environ.setdefault(name, "0")
 
 
 def qnn_sdk_root() -> Path | None:

@@ -13,6 +13,7 @@
     ├── ContainerError           a container that is damaged, cut or not ours
     ├── RequestError             a prompt or sampling setting that cannot be served
     └── ResourceError            disk, memory or a library that is missing
+        └── DeviceMissing        the target's own device is not in this machine
 
 Our own mistakes are ``assert`` with a message; they are never part of this tree.
 """
@@ -85,6 +86,10 @@ class RequestError(QeffError):
 
 class ResourceError(QeffError):
     """Disk space, memory or an optional library is missing."""
+
+
+class DeviceMissing(ResourceError):
+    """The target runs on a device that this machine does not have."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

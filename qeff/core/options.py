@@ -14,10 +14,13 @@ from typing import Any
 
 from qeff.core.errors import OptionTypeError, OptionValueError, unknown_name
 
-PRECISIONS = ("auto", "fp32", "fp16", "int8", "int4", "mxfp8", "mxfp6", "mxfp4")
+PRECISIONS = ("auto", "fp32", "fp16", "bf16", "int8", "int4", "mxfp8", "mxfp6", "mxfp4", "fp8")
 CALIBRATIONS = ("auto", "none", "importance", "gptq")
-KV_PRECISIONS = ("auto", "fp32", "fp16", "mxint8")
+KV_PRECISIONS = ("auto", "fp32", "fp16", "bf16", "fp8", "mxint8")
 TARGETS = ("cpu", "cuda", "ort", "reference", "qaic", "qnn")
+_GPU = "cuda"
+_GPU_PRECISIONS = ("fp8",)  # of weights, in the target cuda alone
+_GPU_KV_PRECISIONS = ("bf16", "fp8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +87,7 @@ class CompileOptions:
                 "a calibration file is given, and no calibration asked for", "leave one of them out"
             )
         self._check_overrides()
+        self._check_target()
         for name in ("prefill_seq_len", "ctx_len", "batch_size", "num_devices"):
             self._check_positive(name, getattr(self, name))
         for name in ("full_batch_size", "kv_cache_batch_size"):
@@ -122,6 +126,23 @@ class CompileOptions:
         for _, precision in overrides:
             if precision not in PRECISIONS:
                 raise unknown_name("precision", precision, PRECISIONS)
+
+    def _check_target(self) -> None:
+        """Raise for number formats that only one target has."""
+        if self.target == _GPU:
+            return
+        asked = [self.precision, *(precision for _, precision in self.precision_overrides)]
+        found = [precision for precision in asked if precision in _GPU_PRECISIONS]
+        if found:
+            raise OptionValueError(
+                f"the target {self.target} has no weights in {found[0]}",
+                "name another precision, or compile for the target cuda",
+            )
+        if self.kv_precision in _GPU_KV_PRECISIONS:
+            raise OptionValueError(
+                f"the target {self.target} has no cache in {self.kv_precision}",
+                "name another precision, or compile for the target cuda",
+            )
 
     @staticmethod
     def _check_positive(name: str, value: object) -> None:

@@ -64,6 +64,8 @@ class BeamSearch:
         self._endings: list[_Ending] = []
         self._added_at = time.perf_counter()
         self._first_at: float | None = None
+        self.started_at: float | None = None  # both are set when its prompt begins to run
+        self.num_cached = 0  # tokens of the prompt that were in the cache then
         sequence = SequenceState(
             f"{request.id}/beam0",
             list(request.prompt),
@@ -128,19 +130,28 @@ class BeamSearch:
         self._endings.sort(key=lambda ending: -ending.rank)
         del self._endings[width:]
         if not chosen or self._is_over(chosen[0][0], self._beams[0].sequence.num_output + 1):
-            return self.finish(scheduler, None)
+            return self._finish(scheduler, self._endings)
         self._go_on(chosen, scheduler)
         return None
 
-    def finish(self, scheduler: Scheduler, reason: FinishReason | None) -> Result:
-        """End the search: the best endings, or where there are too few, the beams themselves."""
+    def cancel(self, scheduler: Scheduler) -> Result:
+        """End the search where it is: the best of its beams, as far as they have come.
+
+        Endings that it has found are no answer, for a beam might still have come before them.
+        """
+        beams = [self._whole(beam, FinishReason.CANCELLED) for beam in self._beams]
+        return self._finish(scheduler, sorted(beams, key=lambda ending: -ending.rank))
+
+    def fail(self, scheduler: Scheduler, error: RequestError) -> Result:
+        """End a search that cannot go on."""
+        best = self._whole(self._beams[0], FinishReason.ERROR)
+        return replace(self._finish(scheduler, [best]), error=error)
+
+    def _finish(self, scheduler: Scheduler, endings: Sequence[_Ending]) -> Result:
         for beam in self._beams:
-            if reason is not None and len(self._endings) < self.request.params.n:
-                self._endings.append(self._whole(beam, reason))
             scheduler.remove(beam.sequence)
         self._beams = []
-        self._endings.sort(key=lambda ending: -ending.rank)
-        best, *others = [self._result(ending) for ending in self._endings[: self.request.params.n]]
+        best, *others = [self._result(ending) for ending in endings[: self.request.params.n]]
         others = [replace(other, index=index + 1) for index, other in enumerate(others)]
         return replace(best, alternatives=tuple(others))
 
@@ -215,6 +226,7 @@ class BeamSearch:
 
     def _result(self, ending: _Ending) -> Result:
         ended_at = time.perf_counter()
+        started_at = self.started_at or ended_at
         first_at = self._first_at or ended_at
         return Result(
             request_id=self.request.id,
@@ -222,9 +234,12 @@ class BeamSearch:
             token_ids=ending.tokens,
             text=ending.text,
             finish=ending.finish,
-            timings=Timings(0.0, first_at - self._added_at, ended_at - first_at),
+            timings=Timings(
+                started_at - self._added_at, first_at - started_at, ended_at - first_at
+            ),
             logprobs=None if self.request.params.logprobs is None else ending.logprobs,
             cumulative_logprob=ending.score,
+            num_cached_tokens=self.num_cached,
         )
 
 

@@ -1,13 +1,16 @@
 """Drafts for the sequences of an engine: asks a proposer, as far as the governor finds it worth it.
 
-Knows nothing of how drafts are made, run or verified.
+Where no draft is worth it for anybody it rests for some steps, which then cost what they cost
+without it. Knows nothing of how drafts are made, run or verified.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from qeff.core.errors import OptionValueError
 from qeff.generate.sampling import Row
@@ -15,6 +18,7 @@ from qeff.generate.speculation.config import SpeculationConfig, make_governor, m
 from qeff.generate.speculation.draft import Draft, Proposer
 from qeff.generate.speculation.draft_model import Vocabulary
 from qeff.generate.speculation.governor import Governor, SpeculationStats
+from qeff.generate.speculation.heads import HeadsProposer
 from qeff.generate.task import Task
 from qeff.runtime.session import Capabilities, Session
 
@@ -49,6 +53,11 @@ class Drafting:
             )
         self.proposer = proposer
         self.governor = governor
+        self._heads = proposer if isinstance(proposer, HeadsProposer) else None
+        self._rest_ids: list[str] = []  # whose rest it is,
+        self._rest_tokens = 0  # how many tokens its steps have,
+        self._num_left = 0  # how many of them are to come,
+        self._num_rested = 0  # and how many were there that the governor does not know of
 
     @classmethod
     def start(
@@ -64,13 +73,27 @@ class Drafting:
         ``draft`` is the opened session of a draft model; ``num_tokens`` how many the tokenizers of
         the target and of the draft have, where there are tokenizers.
         """
+        if config.kind == "heads":
+            config = _fit_heads(config, caps)
         own = None if draft is None else Vocabulary(draft.caps.vocab_size, num_tokens[1])
         target = Vocabulary(caps.vocab_size, num_tokens[0])
         proposer = make_proposer(config, session=draft, target=target, draft=own)
         return cls(proposer, make_governor(config), caps)
 
+    def rests(self) -> bool:
+        """Whether the next step is one of a rest: nothing is asked before it nor noted after it.
+
+        To be asked once a step, and only where the step has the sequences of the one before.
+        """
+        if not self._num_left:
+            return False
+        self._num_left -= 1
+        self._num_rested += 1
+        return True
+
     def propose(self, tasks: Sequence[Task], num_other_tokens: int) -> dict[str, Draft]:
         """Drafts by sequence, for those tasks where one is expected to pay."""
+        self._end_rest()
         asks = []
         for task in tasks:
             others = num_other_tokens + len(tasks) - 1
@@ -79,6 +102,9 @@ class Drafting:
             if limit > 0:
                 asks.append(_TaskAsk(task, limit))
         if not asks:
+            self._rest_ids = [task.sequence.id for task in tasks]
+            self._rest_tokens = num_other_tokens + len(tasks)
+            self._num_left = self.governor.rest(self._rest_ids)
             return {}
         started_at = time.perf_counter()
         drafts = self.proposer.propose(asks)
@@ -102,6 +128,12 @@ class Drafting:
         self.governor.note_draft(task.sequence.id, draft.depth, len(path), len(draft))
         self.proposer.learn(task.sequence.id, draft, dict(likeliest))
 
+    def note_guesses(self, task: Task, guesses: np.ndarray) -> None:
+        """What the model's heads guess after the last token of a task."""
+        if self._heads is not None:
+            sequence = task.sequence
+            self._heads.note_guesses(sequence.id, len(sequence.tokens), guesses.tolist())
+
     def forget(self, task: Task) -> None:
         """A task is done."""
         self.proposer.forget(task.sequence.id)
@@ -109,8 +141,28 @@ class Drafting:
 
     def report(self) -> SpeculationStats:
         """What drafts gave so far."""
+        self._note_rest()
         return self.governor.report()
 
     def close(self) -> None:
         """Give back what the proposer holds."""
         self.proposer.close()
+
+    def _end_rest(self) -> None:
+        self._note_rest()
+        self._num_left = 0
+
+    def _note_rest(self) -> None:
+        if self._num_rested:
+            self.governor.note_rest(self._rest_ids, self._num_rested, self._rest_tokens)
+            self._num_rested = 0
+
+
+def _fit_heads(config: SpeculationConfig, caps: Capabilities) -> SpeculationConfig:
+    if not caps.num_heads:
+        raise OptionValueError(
+            "this container has no heads that guess ahead",
+            "compile a model that brings them with --speculative-model-type turbo, or use"
+            " prompt lookup",
+        )
+    return replace(config, num_tokens=min(config.max_tokens, caps.num_heads))

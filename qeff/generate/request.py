@@ -117,6 +117,7 @@ class Result:
     num_cached_tokens: int = 0  # of the prompt, that were not computed again
     num_drafted: int = 0  # tokens that a proposer guessed
     num_accepted: int = 0  # of those, how many were right
+    num_forced: int = 0  # tokens that took no step of their own: the constraint forced them
     alternatives: tuple[Result, ...] = ()  # the other ones of n, the likeliest first
     index: int = 0  # which of the request's outputs
     error: RequestError | None = None  # why it ended, where ``finish`` is ERROR

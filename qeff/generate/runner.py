@@ -14,19 +14,21 @@ import numpy as np
 
 from qeff.core.errors import RequestError
 from qeff.generate.admission import check_request, make_search, make_tasks
+from qeff.generate.ahead import Ahead
 from qeff.generate.beam import BeamSearch
 from qeff.generate.plan import Entry, Plan
 from qeff.generate.request import Choice, Delta, FinishReason, Request, Result
 from qeff.generate.sampling import expand, not_finite, score
 from qeff.generate.scheduler import Scheduler
+from qeff.generate.speculation.draft import NO_DRAFT, Draft
 from qeff.generate.task import Task
 from qeff.generate.verify import Walk, verify
 from qeff.runtime.session import Session, StepOutput
 
 if TYPE_CHECKING:
     from qeff.generate.drafting import Drafting
-    from qeff.generate.speculation.draft import Draft
     from qeff.generate.speculation.governor import SpeculationStats
+    from qeff.generate.steady import Steady
     from qeff.generate.text import Text
 
 
@@ -45,6 +47,23 @@ class Stats:
     num_kept_blocks: int  # of the free ones, those kept for what they hold
     session_s: float  # time spent inside the session
     speculation: SpeculationStats | None
+
+
+@dataclass(slots=True)
+class Tally:
+    """The steps that were run."""
+
+    num_steps: int = 0
+    num_tokens: int = 0
+    session_s: float = 0.0
+    last_s: float = 0.0
+
+    def note(self, plan: Plan, seconds: float) -> None:
+        """One step more."""
+        self.num_steps += 1
+        self.num_tokens += len(plan.batch.tokens)
+        self.session_s += seconds
+        self.last_s = seconds
 
 
 class Runner:
@@ -74,11 +93,11 @@ class Runner:
         self._tasks: dict[str, Task] = {}  # by sequence
         self._requests: dict[str, list[Task]] = {}  # those that run, by request
         self._searches: dict[str, BeamSearch] = {}  # by request
-        self._num_steps = 0
-        self._num_step_tokens = 0
+        self._tally = Tally()
         self._num_output_tokens = 0
         self._num_reused_tokens = 0
-        self._session_s = 0.0
+        self._num_constrained = 0  # tasks whose constraint may force tokens
+        self._ahead: Ahead | None = None  # a step that is on its way already
 
     @property
     def has_work(self) -> bool:
@@ -87,8 +106,8 @@ class Runner:
     @property
     def stats(self) -> Stats:
         return Stats(
-            num_steps=self._num_steps,
-            num_step_tokens=self._num_step_tokens,
+            num_steps=self._tally.num_steps,
+            num_step_tokens=self._tally.num_tokens,
             num_output_tokens=self._num_output_tokens,
             num_reused_tokens=self._num_reused_tokens,
             num_preemptions=self._scheduler.num_preemptions,
@@ -96,7 +115,7 @@ class Runner:
             num_waiting=len(self._scheduler.waiting),
             num_free_blocks=self._scheduler.cache.blocks.num_free,
             num_kept_blocks=self._scheduler.cache.blocks.num_kept,
-            session_s=self._session_s,
+            session_s=self._tally.session_s,
             speculation=self._drafting.report() if self._drafting else None,
         )
 
@@ -121,6 +140,7 @@ class Runner:
         tasks = make_tasks(request, self._session.caps, self._text, self._eos_ids)
         self._requests[request.id] = tasks
         for task in tasks:
+            self._num_constrained += _is_forcing(task, self._session)
             self._tasks[task.sequence.id] = task
             self._scheduler.add(task.sequence)
 
@@ -128,7 +148,7 @@ class Runner:
         """End a request at once; the last delta of each of its outputs that was still running."""
         if request_id in self._searches:
             search = self._searches.pop(request_id)
-            result = search.finish(self._scheduler, FinishReason.CANCELLED)
+            result = search.cancel(self._scheduler)
             return [Delta(request_id, result.token_ids, result.text, result)]
         deltas: list[Delta] = []
         for task in list(self._requests.get(request_id, ())):
@@ -138,11 +158,22 @@ class Runner:
 
     def step(self) -> list[Delta]:
         """Run one step; what it gave, in the order of its sequences."""
-        plan = self._scheduler.schedule(self._propose())
+        if self._ahead is not None:
+            return self._land(self._ahead)
+        steady = self._scheduler.steady
+        rests = self._drafting is None or (steady is not None and self._drafting.rests())
+        plan = self._scheduler.schedule(self._propose(rests=rests))
         if plan is None:
             return []
+        if plan.is_steady and steady is not None and self._overlaps(steady):
+            num_left = min(self._tasks[one.sequence.id].num_tokens_left for one in plan.entries)
+            return self._land(Ahead.begin(self._session, steady, plan, num_left))
         output = self._run(plan)
-        if plan.is_steady and output.tokens is not None and not len(output.logits):
+        if self._drafting is not None and not rests:
+            self._drafting.note_step(len(plan.batch.tokens), self._tally.last_s)
+        if steady is not None and plan.is_steady and steady.is_chosen:
+            assert output.tokens is not None, "the session chooses, but gave no tokens"
+            steady.advance(plan)
             return self._accept(plan, output.tokens)
         beams: list[Entry] = []
         walks: list[Walk] = []
@@ -159,10 +190,11 @@ class Runner:
 
     def _accept(self, plan: Plan, tokens: np.ndarray) -> list[Delta]:
         """The usual step: one token for each sequence, and the session has chosen them."""
-        self._scheduler.advance_steady()
         deltas = []
         for entry, token in zip(plan.entries, tokens.tolist(), strict=True):
-            task = self._tasks[entry.sequence.id]
+            task = self._tasks.get(entry.sequence.id)
+            if task is None:  # it ended while the step was on its way
+                continue
             if token < 0:
                 rest, result = self._finish(task, FinishReason.ERROR, not_finite())
                 deltas.append(Delta(task.request.id, (), rest, result, task.index))
@@ -175,30 +207,61 @@ class Runner:
             self._num_output_tokens += 1
         return deltas
 
-    def _propose(self) -> dict[str, Draft] | None:
-        if self._drafting is None:
+    def _overlaps(self, steady: Steady) -> bool:
+        """Whether steps may be begun before the last one's tokens are known."""
+        is_free = self._drafting is None and not self._num_constrained
+        return is_free and self._session.caps.overlaps and steady.is_chosen
+
+    def _land(self, now: Ahead) -> list[Delta]:
+        """Take the tokens of a step on its way, after the one behind it was begun."""
+        started_at = time.perf_counter()
+        entries = now.plan.entries
+        gone = {one.sequence for one in entries if one.sequence.id not in self._tasks}
+        self._ahead = None
+        is_same = self._scheduler.steady is now.steady
+        following = now.follow(self._session) if is_same else None
+        tokens = now.begun.result().tokens
+        assert tokens is not None, "the session chooses, but gave no tokens"
+        self._tally.note(now.plan, time.perf_counter() - started_at)
+        now.steady.advance(now.plan, gone)
+        deltas = self._accept(now.plan, tokens)
+        self._ahead = following if self._tasks else None  # else nobody waits for it
+        return deltas
+
+    def _propose(self, *, rests: bool) -> dict[str, Draft] | None:
+        """What constraints force, and where nothing does, what a proposer that is awake guesses."""
+        if rests and not self._num_constrained:
             return None
-        due = self._scheduler.due()
-        tasks = [self._tasks[sequence.id] for sequence in due if sequence.id in self._tasks]
-        num_others = len(self._scheduler.running) - len(tasks)
-        return self._drafting.propose(tasks, num_others) if tasks else None
+        drafts: dict[str, Draft] = {}
+        tasks: list[Task] = []
+        for sequence in self._scheduler.due():
+            task = self._tasks.get(sequence.id)
+            if task is None:
+                continue
+            draft = task.forced() if self._num_constrained else NO_DRAFT
+            if draft.tokens:
+                drafts[sequence.id] = draft
+            else:
+                tasks.append(task)
+        if not rests and tasks and self._drafting is not None:
+            num_others = len(self._scheduler.running) - len(tasks)
+            num_others += sum(map(len, drafts.values()))
+            drafts |= self._drafting.propose(tasks, num_others)
+        return drafts
 
     def _run(self, plan: Plan) -> StepOutput:
         started_at = time.perf_counter()
         for entry in () if plan.is_steady else plan.entries:
-            task = self._tasks.get(entry.sequence.id)
-            if task is not None and task.started_at is None:
-                task.started_at = started_at
-                self._num_reused_tokens += entry.sequence.num_reused
+            name = entry.sequence.id
+            owner = self._tasks.get(name) or self._searches[name.rpartition("/")[0]]
+            if owner.started_at is None:
+                owner.started_at = started_at
+                owner.num_cached = entry.sequence.num_reused
+                self._num_reused_tokens += owner.num_cached
         if plan.copies:
             self._session.copy_blocks(plan.copies)
         output = self._session.step(plan.batch)
-        seconds = time.perf_counter() - started_at
-        self._session_s += seconds
-        self._num_steps += 1
-        self._num_step_tokens += len(plan.batch.tokens)
-        if self._drafting:
-            self._drafting.note_step(len(plan.batch.tokens), seconds)
+        self._tally.note(plan, time.perf_counter() - started_at)
         return output
 
     def _walk(self, walks: list[Walk], output: StepOutput) -> list[Delta]:
@@ -213,6 +276,9 @@ class Runner:
             if walk.entry.num_prompt_rows:
                 self._score_prompt(walk, output.logits)
         failed = verify([walk for walk in walks if walk.entry.is_due], output, take)
+        if output.guesses is not None and self._drafting is not None:
+            for walk in taken:
+                self._drafting.note_guesses(walk.task, output.guesses[walk.entry.row(walk.node)])
         moves: list[tuple[int, int]] = []
         for walk in walks:
             if walk.entry.draft.tokens:
@@ -239,6 +305,9 @@ class Runner:
 
     def _learn(self, walk: Walk, output: StepOutput) -> None:
         draft = walk.entry.draft
+        if draft.is_forced:
+            walk.task.num_forced += len(walk.path)
+            return
         assert self._drafting is not None, "a draft that nobody made"
         rows = {node: walk.entry.row(node) for node in draft.watched}
         if walk.entry.is_chosen and output.tokens is not None:
@@ -267,6 +336,7 @@ class Runner:
         self, task: Task, reason: FinishReason, error: RequestError | None = None
     ) -> tuple[str, Result]:
         self._scheduler.remove(task.sequence)
+        self._num_constrained -= _is_forcing(task, self._session)
         del self._tasks[task.sequence.id]
         running = self._requests[task.request.id]
         running.remove(task)
@@ -279,24 +349,36 @@ class Runner:
     # ---- beams ---------------------------------------------------------------------------------
 
     def _search(self, entries: list[Entry], logits: np.ndarray) -> list[Delta]:
-        searches: dict[str, BeamSearch] = {}
+        due: dict[BeamSearch, list[Entry]] = {}
         for entry in entries:
-            request_id = entry.sequence.id.rpartition("/")[0]
-            search = self._searches[request_id]
             self._scheduler.advance(entry)
             if entry.is_due:
-                searches[request_id] = search
-                row = search.row(entry.sequence)
-                place = entry.row()
-                (choices,) = expand(logits[place : place + 1], [row], search.num_expanded)
-                search.note(entry.sequence, choices)
+                search = self._searches[entry.sequence.id.rpartition("/")[0]]
+                due.setdefault(search, []).append(entry)
         deltas = []
-        for request_id, search in searches.items():
-            if not search.is_ready:
-                continue
-            result = search.advance(self._scheduler)
+        for search, its_entries in due.items():
+            try:
+                result = self._expand(search, its_entries, logits)
+            except RequestError as error:  # its constraint cannot be followed any further
+                result = search.fail(self._scheduler, error)
             if result is not None:
+                request_id = search.request.id
                 del self._searches[request_id]
                 self._num_output_tokens += len(result.token_ids)
                 deltas.append(Delta(request_id, result.token_ids, result.text, result))
         return deltas
+
+    def _expand(
+        self, search: BeamSearch, entries: list[Entry], logits: np.ndarray
+    ) -> Result | None:
+        """Tell a search how its beams may go on; its result when it is over."""
+        for entry in entries:
+            row, place = search.row(entry.sequence), entry.row()
+            (choices,) = expand(logits[place : place + 1], [row], search.num_expanded)
+            search.note(entry.sequence, choices)
+        return search.advance(self._scheduler) if search.is_ready else None
+
+
+def _is_forcing(task: Task, session: Session) -> bool:
+    """Whether tokens may be forced that need no step of their own."""
+    return task.matcher is not None and session.caps.max_step_tokens > 1

@@ -68,6 +68,11 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.waiting or self.running)
 
+    @property
+    def steady(self) -> Steady | None:
+        """The last step, where the next one is probably the same, one token further."""
+        return self._steady
+
     def add(self, sequence: SequenceState) -> None:
         """Put a sequence into the queue, behind all of its priority."""
         assert len(sequence.tokens) <= self.caps.ctx_len, "a sequence longer than the context"
@@ -171,11 +176,6 @@ class Scheduler:
         self.cache.note_content(sequence)
         self.cache.drop_old(sequence)
         return moves
-
-    def advance_steady(self) -> None:
-        """Note that a steady plan was run."""
-        assert self._steady is not None, "the plan is not steady any more"
-        self._steady.advance()
 
     # ---- what a step may hold ------------------------------------------------------------------
 

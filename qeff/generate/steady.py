@@ -1,15 +1,19 @@
 """A step in which every running sequence gets one more token, kept so that it can be repeated.
 
 Most steps are like the one before: the same sequences, one token further. Such a step needs no
-planning but where a sequence comes to the end of its last block. Knows nothing of who may run.
+planning but where a sequence comes to the end of its last block. It can even be begun while the one
+before still runs, where the session itself chooses all tokens. Knows nothing of who may run.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import numpy as np
 
 from qeff.generate.cache_blocks import CacheBlocks
 from qeff.generate.plan import Plan, table_of
+from qeff.generate.sequence import SequenceState
 from qeff.runtime.session import Batch, Span
 
 
@@ -28,6 +32,10 @@ class Steady:
         self._spans = plan.batch.spans  # the same object from step to step, while nothing changes
         self._choices = plan.batch.choices
         self._limits = np.array([self._limit(index) for index in range(len(self._spans))])
+        self.is_chosen = self._choices is not None and bool(
+            (self._choices["temperature"] >= 0).all()
+        )
+        self._chosen_before = -1 - np.arange(len(self._spans))
 
     @staticmethod
     def fits(plan: Plan, cache: CacheBlocks) -> bool:
@@ -46,11 +54,20 @@ class Steady:
 
     def repeat(self) -> Plan | None:
         """The same one token further; None where a sequence is not ready or finds no block."""
+        if self._positions[0] + 1 != self._sequences[0].num_computed:
+            return None  # the last step failed
         tokens = []
         for sequence in self._sequences:
             if sequence.is_parked or len(sequence.tokens) - sequence.num_computed != 1:
                 return None
             tokens.append(sequence.tokens[-1])
+        return self._further(np.array(tokens, np.int64))
+
+    def foresee(self) -> Plan | None:
+        """The step after the one that still runs: its tokens are those which that one chooses."""
+        return self._further(self._chosen_before)
+
+    def _further(self, tokens: np.ndarray) -> Plan | None:
         positions = self._positions + 1
         for index in (positions >= self._limits).nonzero()[0].tolist():
             if not self._cache.reserve(self._sequences[index], int(positions[index]) + 1):
@@ -62,22 +79,17 @@ class Steady:
         if self._choices is not None:
             self._choices = self._choices.copy()
             self._choices["index"] += 1
-        batch = Batch(
-            np.array(tokens, np.int64),
-            positions,
-            self._spans,
-            self._rows,
-            choices=self._choices,
-        )
+        batch = Batch(tokens, positions, self._spans, self._rows, choices=self._choices)
         return Plan(batch, self._entries, (), is_steady=True)
 
-    def advance(self) -> None:
-        """Note that the step was run."""
-        for sequence in self._sequences:
-            sequence.num_computed += 1
-        is_full = (self._positions + 1) % self._cache.block_len == 0
-        for index in is_full.nonzero()[0].tolist():
-            self._cache.note_content(self._sequences[index])
+    def advance(self, plan: Plan, gone: Collection[SequenceState] = ()) -> None:
+        """Note that a step was run, in which some sequences had ended already."""
+        is_full = (plan.batch.positions + 1) % self._cache.block_len == 0
+        for sequence, fills_block in zip(self._sequences, is_full.tolist(), strict=True):
+            if sequence not in gone:
+                sequence.num_computed += 1
+                if fills_block:
+                    self._cache.note_content(sequence)
 
     def _limit(self, index: int) -> int:
         """The first position that the blocks of a sequence do not hold."""

@@ -19,7 +19,7 @@ from qeff.generate.params import SamplingParams
 from qeff.generate.request import Choice, Delta, FinishReason, Request, Result, Timings
 from qeff.generate.sampling import History, OutputView, Row
 from qeff.generate.sequence import Choosing, SequenceState
-from qeff.generate.speculation.draft import Draft
+from qeff.generate.speculation.draft import NO_DRAFT, Draft
 
 _WORD = 2**64 - 1
 _MAX_TOP_K = 2**31 - 1
@@ -58,6 +58,8 @@ class Task:
     prompt_logprobs: list[Choice] = field(init=False, default_factory=list)
     num_drafted: int = field(init=False, default=0)
     num_accepted: int = field(init=False, default=0)
+    num_forced: int = field(init=False, default=0)
+    num_cached: int = field(init=False, default=0)  # tokens of the prompt, when it first started
     plain_row: Row | None = field(init=False, default=None)  # where every row is the same
     ends: dict[int, FinishReason] = field(init=False)  # tokens that end the output
     max_len: int = field(init=False)  # most tokens of prompt and output that are wanted
@@ -113,6 +115,13 @@ class Task:
             return draft
         return draft.cut(self.matcher.allows(draft.tokens))
 
+    def forced(self) -> Draft:
+        """The tokens that the task's constraint leaves no choice of."""
+        most = self.num_tokens_left - 1
+        if self.matcher is None or most <= 0:
+            return NO_DRAFT
+        return Draft.chain(self.matcher.forced()[:most], is_forced=True)
+
     def accept(self, choice: Choice) -> tuple[Delta, FinishReason | None]:
         """Add a token; what is certain of its text, and why it is the last one, if it is."""
         if self.first_token_at is None:
@@ -162,9 +171,10 @@ class Task:
             cumulative_logprob=(
                 sum(choice.logprob or 0.0 for choice in self.logprobs) if self.logprobs else None
             ),
-            num_cached_tokens=self.sequence.num_reused,
+            num_cached_tokens=self.num_cached,
             num_drafted=self.num_drafted,
             num_accepted=self.num_accepted,
+            num_forced=self.num_forced,
             index=self.index,
             error=error,
         )

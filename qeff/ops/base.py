@@ -16,7 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from qeff.container.program import PACKED_DTYPES
+from qeff.container.program import PACKED_DTYPES, ROW_SCALED_DTYPES
 from qeff.core.formats import FORMATS
 
 Array = np.ndarray
@@ -32,7 +32,7 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
 }
 FLOATS = ("f32", "f16", "bf16")
 INTS = ("i64", "i32")
-MATRICES = (*FLOATS, *PACKED_DTYPES)  # of a weight matrix
+MATRICES = (*FLOATS, *PACKED_DTYPES, *ROW_SCALED_DTYPES)  # of a weight matrix
 SHORT_BLOCK = 32  # blocks of this length may end behind the last column, longer ones may not
 
 
@@ -63,6 +63,8 @@ class Arg:
             num_blocks = -(-self.shape[-1] // packing.block_len)
             return math.prod(self.shape[:-1]) * num_blocks * packing.block_bytes
         count = self.size if self.is_weight else self.size * num_tokens
+        if self.dtype in ROW_SCALED_DTYPES:
+            return count
         return count * NUMPY_DTYPES[self.dtype].itemsize
 
 
@@ -235,12 +237,14 @@ def known(inputs: Inputs, index: int) -> Arg:
 
 def check_matrix(weight: Arg, is_transposed: bool = False) -> None:
     """Raise RuleError unless a packed matrix lies the right way round and has whole blocks."""
-    if weight.dtype not in PACKED_DTYPES:
+    if weight.dtype in FLOATS:
         return
     if is_transposed:
         raise RuleError(f"has a transposed weight of {weight.dtype}")
     if len(weight.shape) < 2:
         raise RuleError(f"has a weight {weight.shape} of {weight.dtype}")
+    if weight.dtype in ROW_SCALED_DTYPES:
+        return
     block_len = FORMATS[weight.dtype].block_len
     if block_len > SHORT_BLOCK and weight.shape[-1] % block_len:
         raise RuleError(f"has a weight {weight.shape} of {weight.dtype}, in blocks of {block_len}")

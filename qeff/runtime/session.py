@@ -44,6 +44,8 @@ class Capabilities:
     quick_tokens: int | None = None  # what a step takes in without keeping its decodes waiting
     window: int | None = None  # tokens that the widest layer looks back; None: all of them
     chooses: bool = False  # Batch.choices
+    num_heads: int = 0  # StepOutput.guesses
+    overlaps: bool = False  # Overlapping: a step may be begun before the one before has ended
 
 
 class Span(NamedTuple):  # made for every sequence of every step, and quick to make
@@ -76,6 +78,21 @@ class StepOutput:
     logits: np.ndarray  # float32 [·, vocab]: of every row, or of those without a choice
     # int64 [R], where there were choices: −1 for a row without one, and where no logit is finite
     tokens: np.ndarray | None = None
+    # int64 [R, heads], where the model has heads that guess: the likeliest tokens after the next
+    guesses: np.ndarray | None = None
+
+
+def split_heads(logits: np.ndarray, caps: Capabilities) -> StepOutput:
+    """What a step gives whose rows hold the model's logits and then those of its heads."""
+    if not caps.num_heads:
+        return StepOutput(logits)
+    rows = logits.reshape(len(logits), 1 + caps.num_heads, caps.vocab_size)
+    return StepOutput(rows[:, 0], guesses=rows[:, 1:].argmax(-1))
+
+
+def count_heads(width: int, vocab_size: int) -> int | None:
+    """How many heads guess beside the model's own, by the width of a row; None: it is no row."""
+    return width // vocab_size - 1 if width and width % vocab_size == 0 else None
 
 
 class Session(Protocol):
@@ -103,3 +120,21 @@ class Session(Protocol):
 
     def close(self) -> None:
         """Give memory and threads back; the session cannot be used again."""
+
+
+class Begun(Protocol):
+    """A step on its way."""
+
+    def result(self) -> StepOutput:
+        """Wait for it; to be called once."""
+
+
+class Overlapping(Session, Protocol):
+    """A session with ``caps.overlaps``: the host plans a step while the device runs the last."""
+
+    def begin(self, batch: Batch) -> Begun:
+        """Start a step and return at once; steps run in the order they are begun in.
+
+        A token of −1 − i stands for the one that the step begun before chooses for its row i,
+        which the host need not know yet. Where that row chooses none, the token is any.
+        """

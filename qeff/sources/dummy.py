@@ -46,6 +46,11 @@ class RandomTensor:
         return None
 
     @property
+    def is_random(self) -> bool:
+        """Nobody needs just these values: an engine may draw others, where it runs."""
+        return True
+
+    @property
     def dtype(self) -> np.dtype:
         dtype = FORMATS[self.format].dtype
         assert dtype is not None, f"{self.name} is plain"

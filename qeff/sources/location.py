@@ -35,6 +35,7 @@ class Location:
     path: Path  # the folder, or the GGUF file
     files: tuple[Path, ...]  # what decides the content, in a fixed order
     trust_remote_code: bool = False
+    has_heads: bool = False  # whether the heads that guess ahead belong to it
 
     @property
     def folder(self) -> Path | None:

@@ -35,6 +35,12 @@ class SafetensorsSource:
         self.folder: Path | None = location.folder
         self.config: Mapping[str, Any] = read_config(location.folder)
         self.tensors: Mapping[str, LazyTensor] = read_tensors(location.folder)
+        if location.has_heads:
+            from qeff.sources.speculator import KEY, read_heads
+
+            numbers, tensors = read_heads(location.folder)
+            self.config = {**self.config, KEY: numbers}
+            self.tensors = {**self.tensors, **tensors}
 
     @property
     def name(self) -> str:

@@ -23,6 +23,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from qeff.core.errors import SourceError, UnsupportedModel, nearest
 from qeff.sources import Source
+from qeff.sources.speculator import KEY as HEADS
 from qeff.transform.attention import NAME
 from qeff.transform.families import register_family
 
@@ -42,6 +43,7 @@ def read_config(source: Source, *, trust_remote_code: bool) -> PreTrainedConfig:
             hint = "its code comes with the checkpoint: pass --trust-remote-code to run it"
         raise SourceError(f"config has the unknown model type {model_type!r}", hint)
     data.pop("quantization_config", None)  # the source already speaks plain tensors
+    data.pop(HEADS, None)  # they are attached to the model when it is there
     # JSON has no infinity: transformers writes such a number as an object.
     data = PreTrainedConfig._decode_special_floats(data)
     config = CONFIG_MAPPING[model_type].from_dict(data)

@@ -25,10 +25,12 @@ from qeff.core.errors import UnsupportedModel
 from qeff.core.options import ExportOptions
 from qeff.core.spec import CacheLayer, ModelSpec
 from qeff.sources import Source
+from qeff.sources.speculator import KEY as HEADS
 from qeff.transform.artifact import Prepared
 from qeff.transform.attention import NAME, attention_hooks
 from qeff.transform.build import build_model, fake_mode_of, read_config
 from qeff.transform.cache import seen_layers, watching_cache
+from qeff.transform.heads import attach_heads
 from qeff.transform.hooks import hooks
 from qeff.transform.kinds import check_direction, check_layers
 from qeff.transform.positions import num_positions
@@ -55,10 +57,15 @@ def prepare(source: Source, options: ExportOptions) -> Prepared:
     with attention_hooks(trace):
         model = build_model(config, trust_remote_code=options.trust_remote_code)
     check_layers(model, config)
+    heads = source.config.get(HEADS)
+    if heads:
+        with fake_mode_of(model), torch.no_grad():
+            attach_heads(model, heads)
     # 2. The caches it keeps.
     call = call_form(model)
     with hooks(model, trace):
-        layers, vocab_size = find_caches(model, config)
+        layers, num_logits = find_caches(model, config)
+    vocab_size = num_logits // (1 + (heads or {}).get("num_heads", 0))
     check_direction(trace.directions, type(model).__name__)
     trace.notes.clear()
     # 3. Where its weights come from.

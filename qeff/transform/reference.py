@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +20,12 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from qeff.core.options import ExportOptions
-from qeff.sources import Source, open_source
+from qeff.sources import Source, locate, open_source
+from qeff.sources.speculator import KEY as HEADS
+from qeff.sources.speculator import with_heads, write_heads
 from qeff.transform.artifact import Prepared
 from qeff.transform.build import read_config
+from qeff.transform.heads import attach_heads
 from qeff.transform.quiet import quiet_transformers
 from qeff.transform.shrink import shrink
 
@@ -62,15 +65,23 @@ def reference(source: Source, options: ExportOptions, num_params: int) -> Iterat
     if not reason:
         with quiet_transformers():
             model = _load(source, options)
+        if HEADS in source.config:
+            attach_heads(model, source.config[HEADS])
+            _load_heads(model, source)
         yield EagerReference("weights", reason, None, model)
         return
     config = read_config(source, trust_remote_code=options.trust_remote_code)
     with tempfile.TemporaryDirectory(prefix="qeff-twin-") as folder:
-        yield make_twin(shrink(config), Path(folder), options, reason)
+        heads = source.config.get(HEADS)
+        yield make_twin(shrink(config), Path(folder), options, reason, heads)
 
 
 def make_twin(
-    config: PreTrainedConfig, folder: Path, options: ExportOptions, reason: str = ""
+    config: PreTrainedConfig,
+    folder: Path,
+    options: ExportOptions,
+    reason: str = "",
+    heads: Mapping[str, int] | None = None,
 ) -> EagerReference:
     """A model with random weights, saved in the hub's layout and prepared from there."""
     from qeff.transform.pipeline import prepare
@@ -78,7 +89,17 @@ def make_twin(
     with quiet_transformers():
         model = random_model(config)
         model.save_pretrained(folder)
-        prepared = prepare(open_source(folder), options)
+        location = locate(folder)
+        if heads:
+            draws = np.random.default_rng(SEED)
+            hidden = model.get_output_embeddings().in_features
+            write_heads(folder, heads, hidden, lambda shape: 0.25 * draws.standard_normal(shape))
+            location = with_heads(location)
+        source = open_source(location)
+        prepared = prepare(source, options)
+        if heads:
+            attach_heads(model, heads)
+            _load_heads(model, source)
     return EagerReference("twin", reason, prepared, model)
 
 
@@ -97,6 +118,14 @@ def random_model(config: PreTrainedConfig) -> Any:
             else:
                 parameter.copy_(0.25 * noise)
     return model
+
+
+def _load_heads(model: Any, source: Source) -> None:
+    values = {
+        name: torch.from_numpy(source.tensors[f"{HEADS}.{name}"].read().astype(np.float32))
+        for name in model.speculator.state_dict()
+    }
+    model.speculator.load_state_dict(values)
 
 
 def _load(source: Source, options: ExportOptions) -> Any:

@@ -116,3 +116,58 @@ def test_a_search_can_be_cancelled():
     result = made.cancel(request.id)
     assert result.finish is FinishReason.CANCELLED and len(result.token_ids) == 5
     assert not made.has_work and made.stats.num_free_blocks == 8 * 16
+
+
+def test_a_cancelled_search_gives_its_beams_and_no_earlier_ending():
+    made = Engine(MockSession(vocab=VOCAB, block_len=4, sequences=8), eos_ids=range(6))
+    params = SamplingParams(max_tokens=30, beam_width=4, n=2, length_penalty=2.0)
+    request = made.request([3, 1], params)
+    made.add(request)
+    search = made._runner._searches[request.id]
+    num_steps = 0
+    while len(search._endings) < params.n:
+        assert made.step() == []
+        num_steps += 1
+    beams = sorted(search._beams, key=lambda beam: -beam.score)
+    result = made.cancel(request.id)
+    for found, beam in zip((result, *result.alternatives), beams, strict=False):
+        assert found.finish is FinishReason.CANCELLED and len(found.token_ids) == num_steps
+        assert found.cumulative_logprob == beam.score
+    assert result.alternatives[0].index == 1
+    assert not made.has_work
+
+
+def test_a_search_tells_what_it_had_of_its_prompt():
+    made = engine()
+    prompt = [index % VOCAB for index in range(23)]
+    params = SamplingParams(max_tokens=4, beam_width=3, n=2)
+    first = made.generate([prompt], params)[0]
+    assert first.num_cached_tokens == 0
+    again = made.generate([prompt], params)[0]
+    assert [r.num_cached_tokens for r in (again, *again.alternatives)] == [20, 20]  # whole blocks
+    assert again.token_ids == first.token_ids
+    assert made.stats.num_reused_tokens == 20
+    assert made.generate([prompt[:9]], params)[0].num_cached_tokens == 8
+
+
+def test_a_cached_prompt_is_counted_once_however_often_it_is_pushed_out():
+    session = MockSession(vocab=VOCAB, block_len=4, sequences=8)
+    made = Engine(session, num_blocks=16)
+    made.generate([[1, 2, 3, 4, 5]], SamplingParams(max_tokens=1))
+    prompts = [[1, 2, 3, 4, index] for index in range(3)]
+    results = made.generate(prompts, SamplingParams(max_tokens=50))
+    assert made.stats.num_preemptions > 0
+    assert [result.num_cached_tokens for result in results] == [4, 4, 4]
+
+
+def test_a_search_that_cannot_go_on_ends_alone():
+    made = engine()
+    bad = SamplingParams(max_tokens=9, beam_width=3, bad_token_ids=[[t] for t in range(VOCAB)])
+    made.add(made.request([3, 1], bad))
+    made.add(made.request([3, 1], SamplingParams(max_tokens=9)))
+    results = []
+    while made.has_work:
+        results += [delta.result for delta in made.step() if delta.result]
+    assert [result.finish for result in results] == [FinishReason.ERROR, FinishReason.LENGTH]
+    assert "no beam can go on" in str(results[0].error)
+    assert made.stats.num_free_blocks == 8 * 16

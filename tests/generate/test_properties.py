@@ -84,6 +84,7 @@ def engines(draw):
     """An engine of any sizes over a mock, with any proposer."""
     block_len = draw(st.sampled_from([1, 2, 4, 8, 16, 32, CTX_LEN]))
     chunk = draw(st.integers(1, CTX_LEN))
+    chooses = draw(st.booleans())
     session = MockSession(
         vocab=VOCAB,
         ctx_len=CTX_LEN,
@@ -94,7 +95,8 @@ def engines(draw):
         supports_trees=True,
         quick_tokens=draw(st.sampled_from([None, 1, 8])),
         window=draw(st.sampled_from([None, None, 1, 5, 16, 33])),
-        chooses=draw(st.booleans()),
+        chooses=chooses,
+        overlaps=chooses and draw(st.booleans()),
     )
     config = draw(speculations())
     drafting = None

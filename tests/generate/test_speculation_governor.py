@@ -98,6 +98,31 @@ def test_near_the_break_even_nothing_is_lost(luck):
         assert ratio < 1.015
 
 
+@pytest.mark.parametrize("makes_trees", [False, True])
+def test_a_plain_step_may_be_quicker_than_larger_ones_let_expect(makes_trees):
+    """Drafts that are mostly right, on a machine that is best at one token: it finds that out."""
+    governor, total, num_tokens = Governor(5, makes_trees=makes_trees), 0.0, 0
+    governor.note_step(64, 22.0 + 64)
+    for step in range(500):
+        limit = governor.limit("a", 0)
+        num_kept = min(limit, 1 + (step % 5 > 0))
+        seconds = 23.0 + limit if limit else 8.0
+        governor.note_step(1 + limit, seconds)
+        governor.note_draft("a", limit, num_kept)
+        total, num_tokens = total + seconds, num_tokens + 1 + num_kept
+    assert total < 1.07 * 8 * num_tokens  # where it went on guessing it would be 1.2
+
+
+def test_a_plain_step_that_never_comes_is_not_waited_for():
+    """Prompts are read beside every step, so that none has the tokens of the decodes alone."""
+    governor = Governor(8)
+    limits = []
+    for _ in range(12):
+        limits.append([governor.limit(name, 1) for name in "ab"])
+        governor.note_step(66, 1 + 0.01 * 66)
+    assert limits[:3] == [[0, 0]] * 3 and min(map(sum, limits[4:])) > 0
+
+
 def test_a_slow_proposer_counts():
     fast = World(per_token=0.05).run(Governor(8), lambda _: 0.6, 600)
     slow = World(per_token=0.05, proposal=0.9).run(Governor(8), lambda _: 0.6, 600)
@@ -157,17 +182,18 @@ def test_a_stream_of_short_hopeless_requests_does_not_start_anew_each_time():
 
 def test_a_draft_model_that_must_catch_up_first_is_not_judged_by_that():
     """The first proposal reads the prompt; what follows is quick and worth it."""
-    governor, world = Governor(5), World(per_token=0.1)
+    governor, world = Governor(5), World(per_token=0.1, seed=1)
     governor.note_step(64, world.measured(64))
     limits = []
     for step in range(60):
         limit = governor.limit("a", 0)
         if limit:
-            governor.note_proposal(0.1 * limit + (20.0 if step == 0 else 0), 1)
+            governor.note_proposal(0.1 * limit + (20.0 if step == 3 else 0), 1)
         governor.note_step(1 + limit, world.measured(1 + limit))
         governor.note_draft("a", limit, limit)
         limits.append(limit)
-    assert min(limits) > 0 and limits[-1] == 5
+    assert limits[:3] == [0, 0, 0]  # first it must know how long a plain step takes
+    assert min(limits[3:]) > 0 and limits[-1] == 5
 
 
 def test_catching_up_for_trials_stays_cheap():
@@ -191,6 +217,40 @@ def test_a_fixed_length_is_never_changed():
     governor = Governor(6, is_adaptive=False)
     _, share, limits = World().run(governor, lambda _: 0.0, 100)
     assert share == 1 and set(limits) == {6}
+
+
+@pytest.mark.parametrize("makes_trees", [False, True])
+def test_a_rest_is_as_good_as_asking_all_along(makes_trees):
+    asked, rested = (Governor(8, makes_trees=makes_trees) for _ in range(2))
+    num_left, limits, rests = 0, [], []
+    for governor in (asked, rested):
+        governor.note_step(64, 1 + 0.2 * 64)
+    for step in range(1800):
+        luck = 8 * (600 < step < 1500)
+        limits.append([asked.limit(name, 1) for name in "ab"])
+        tell(asked, limits[-1], luck)
+        if num_left:
+            num_left -= 1
+            assert limits[-1] == [0, 0], step
+            if num_left == 0:
+                rested.note_rest("ab", rests[-1], 2)
+            continue
+        found = [rested.limit(name, 1) for name in "ab"]
+        assert found == limits[-1], step
+        tell(rested, found, luck)
+        if not any(found):
+            num_left = rested.rest("ab")
+            rests.append(num_left)
+    assert np.count_nonzero(limits) > 100 and max(rests) > 12
+    assert np.sum(rests) > 500
+    rested.note_rest("ab", rests[-1] - num_left if num_left else 0, 2)
+    assert rested.report() == asked.report()
+
+
+def tell(governor, limits, luck):
+    for name, limit in zip("ab", limits, strict=True):
+        governor.note_draft(name, limit, min(limit, luck))
+    governor.note_step(2 + sum(limits), 1 + 0.2 * (2 + sum(limits)))
 
 
 def test_the_report_counts():

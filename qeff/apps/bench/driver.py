@@ -7,11 +7,12 @@ clocks.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
 from qeff.core.errors import OptionValueError
-from qeff.runtime.session import CHOICE, GREEDY, Batch, Session, Span
+from qeff.runtime.session import CHOICE, GREEDY, Batch, Overlapping, Session, Span
 
 
 class Driver:
@@ -39,10 +40,31 @@ class Driver:
         size = len(tokens)
         spans = tuple(Span(row, row + 1, self._blocks[row]) for row in range(size))
         rows = np.arange(size)
+        if self.session.caps.overlaps:
+            return self._decode_ahead(tokens, range(start, start + count), spans)
         for position in range(start, start + count):
             positions = np.full(size, position, np.int64)
             tokens = self._step(Batch(tokens, positions, spans, rows))
         return tokens
+
+    def _decode_ahead(
+        self, tokens: np.ndarray, positions: range, spans: tuple[Span, ...]
+    ) -> np.ndarray:
+        """The same, each step begun before the one before has ended."""
+        session, rows = cast(Overlapping, self.session), np.arange(len(tokens))
+        choices = np.array([GREEDY] * len(rows), CHOICE)
+        begun = None
+        for position in positions:
+            places = np.full(len(rows), position, np.int64)
+            following = session.begin(Batch(tokens, places, spans, rows, choices=choices))
+            if begun is not None:
+                begun.result()
+            begun, tokens = following, -1 - rows
+        if begun is None:
+            return tokens
+        output = begun.result()
+        assert output.tokens is not None, "every row had a choice"
+        return output.tokens
 
     def _prompt(self, row: int, prompt: np.ndarray) -> int:
         width = self.session.caps.max_step_tokens

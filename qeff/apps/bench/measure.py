@@ -32,6 +32,8 @@ class Plan:
     batch_sizes: tuple[int, ...] = (1, 8)
     rounds: int = 5
     threads: int | None = None
+    vram_budget: int | None = None
+    deterministic: bool = False
 
     @property
     def ctx_len(self) -> int:

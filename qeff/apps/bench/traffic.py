@@ -7,15 +7,18 @@ programs; nothing of how they are run.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 
 from qeff.container import Container, Program
 from qeff.container.format import WEIGHTS
 from qeff.container.program import ABSENT, Op
+from qeff.core.formats import FORMATS
 
 GRAPH, PROGRAM = "program.onnx", "program.json"
 _LOOK_UP = {"embed": 0, "Gather": 0}  # which input is a table, by the kind of op
 _EXPERTS = "moe"
+_SCALES = ".scales"
 _CHOSEN = 1  # the input of such an op that names the experts of a token
 
 
@@ -31,7 +34,28 @@ def decode_bytes(container: Container) -> int:
     for name, share in _uses(container):
         shares[name] = max(share, shares.get(name, 0.0))
     sizes = {name: container.weight(name).nbytes for name in container.weight_names}
-    return int(sum(sizes[name] * share for name, share in shares.items() if name in sizes))
+    drawn = _drawn_bytes(container)
+    return int(sum(_bytes_of(name, sizes, drawn) * share for name, share in shares.items()))
+
+
+def _bytes_of(name: str, sizes: Mapping[str, int], drawn: Mapping[str, int]) -> int:
+    """What a weight takes: its scales may lie beside it, or it is drawn where it is used."""
+    return sizes.get(name, 0) + sizes.get(name + _SCALES, 0) + drawn.get(name, 0)
+
+
+def _drawn_bytes(container: Container) -> dict[str, int]:
+    """The sizes of matrices that no file holds."""
+    if PROGRAM not in container.manifest.files:
+        return {}
+    data = json.loads(container.read_bytes(PROGRAM))
+    drawn = set(data.get("engine", {}).get("drawn", ()))
+    found = {}
+    for value in Program.from_json(data).weights():
+        if value.name in drawn:
+            form = FORMATS["f8_e4m3" if value.dtype == "fp8" else value.dtype]
+            blocks = -(-value.shape[-1] // form.block_len)
+            found[value.name] = math.prod(value.shape[:-1]) * blocks * form.block_bytes
+    return found
 
 
 def _uses(container: Container) -> Iterator[tuple[str, float]]:

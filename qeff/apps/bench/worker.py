@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from qeff.apps.bench.driver import Driver
-from qeff.apps.bench.limits import measure_limits
+from qeff.apps.bench.limits import Limits, measure_limits
 from qeff.container import Container
 from qeff.core.errors import QeffError
 from qeff.runtime import Session, open_session
@@ -42,7 +42,7 @@ def load(job: dict[str, Any]) -> dict[str, Any]:
     """Seconds from a path to a session that is ready, and on to the first token of an answer."""
     began = time.perf_counter()
     container = Container.open(job["container"])
-    session = open_session(container, threads=job["threads"])
+    session = _open(container, job)
     driver = Driver(session, 1)
     ready = time.perf_counter()
     driver.prefill(_prompts(session, 1, job["short_len"]))
@@ -52,7 +52,7 @@ def load(job: dict[str, Any]) -> dict[str, Any]:
 
 def single(job: dict[str, Any]) -> dict[str, Any]:
     """Prefill and decode of one sequence, the memory that took, and the machine's limits."""
-    session = open_session(Container.open(job["container"]), threads=job["threads"])
+    session = _open(Container.open(job["container"]), job)
     driver = Driver(session, 1)
     long, short = (_prompts(session, 1, job[name]) for name in ("prompt_len", "short_len"))
     driver.prefill(long)
@@ -66,14 +66,16 @@ def single(job: dict[str, Any]) -> dict[str, Any]:
         seconds, _ = _timed(partial(driver.decode, tokens, short.shape[1], job["generation_len"]))
         found["decode_tok_s"].append(job["generation_len"] / seconds)
     found["peak_rss_bytes"] = peak_rss_bytes()
+    rate = getattr(session, "memory_rate", None)  # of a device with memory of its own
+    limits = None if rate is None else Limits(rate(), None, 0, "copy on the device")
     session.close()
-    found["limits"] = measure_limits(job["threads"]).to_json()
+    found["limits"] = (limits or measure_limits(job["threads"])).to_json()
     return found
 
 
 def batch(job: dict[str, Any]) -> dict[str, Any]:
     """Decode of several sequences together; all their tokens count."""
-    session = open_session(Container.open(job["container"]), threads=job["threads"])
+    session = _open(Container.open(job["container"]), job)
     size, count = job["batch_size"], job["generation_len"]
     driver = Driver(session, size)
     prompts = _prompts(session, size, job["short_len"])
@@ -96,6 +98,15 @@ def peak_rss_bytes() -> int:
         line = next(x for x in _STATUS.read_text().splitlines() if x.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _open(container: Container, job: dict[str, Any]) -> Session:
+    return open_session(
+        container,
+        threads=job["threads"],
+        vram_budget=job.get("vram_budget"),
+        deterministic=job.get("deterministic", False),
+    )
 
 
 def _prompts(session: Session, count: int, length: int) -> np.ndarray:

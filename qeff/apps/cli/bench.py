@@ -19,6 +19,7 @@ from qeff.apps.terminal.flags import (
     find_model,
 )
 from qeff.apps.terminal.parser import Parser, positive
+from qeff.apps.terminal.running import add_gpu_flags
 from qeff.apps.terminal.screen import amount
 from qeff.core.errors import OptionValueError
 
@@ -71,6 +72,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="N",
         help="cpu threads; default: one for each physical core",
     )
+    add_gpu_flags(group)
     group.add_argument("--json", action="store_true", help="print one JSON object")
     add_model_flags(parser)
     add_format_flags(parser.add_argument_group("compile"))
@@ -93,6 +95,8 @@ def run(args: argparse.Namespace) -> int:
         batch_sizes=args.batch_sizes,
         rounds=args.rounds,
         threads=args.threads,
+        vram_budget=args.vram_budget,
+        deterministic=args.deterministic,
     )
     with args.screen.progress() as progress:
         container = Container.open(find_container(args, plan, progress))

@@ -109,6 +109,8 @@ def _container(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"KL divergence {_number(quality['kl'])} nats, {quality['top1']:.1%} of likeliest "
             f"tokens equal (against fp32, {quality['tokens']} tokens of {quality['text']})",
         )
+    if why := certificate.get("unmeasured"):
+        yield "quality", f"not measured: {why}"
 
 
 def _precision(formats: Mapping[str, str]) -> str:

@@ -15,10 +15,12 @@ from qeff.apps.terminal.flags import add_compile_flags, add_model_flags
 from qeff.apps.terminal.layers import Layers
 from qeff.apps.terminal.parser import Parser
 from qeff.apps.terminal.running import add_running_flags
+from qeff.core.env import prepare_ray
 from qeff.core.errors import ResourceError
 
 HELP = "serve models over HTTP: OpenAI's and Anthropic's protocols, and a page to chat"
 NEEDED = ("fastapi", "uvicorn", "uvloop", "httptools")
+NEEDED_BY_RAY = ("ray", "grpc", "aiohttp")  # the last two are there where Ray has its extra
 
 
 def add_arguments(parser: Parser) -> None:
@@ -64,13 +66,24 @@ def run(args: argparse.Namespace) -> int:
     if args.print_config:
         print(args.layers.as_toml(args))
         return 0
-    for name in NEEDED:
-        if find_spec(name) is None:
-            raise ResourceError(
-                f"{name} is not installed, and is needed to serve", "pip install 'qeff[serve]'"
-            )
+    _check_installed(NEEDED, "serve")
+    if config.ray:
+        _check_installed(NEEDED_BY_RAY, "ray")
     gc.disable()  # there is nothing to be found in what is loaded; the server turns it on again
-    from qeff.apps.server import replicas
     from qeff.apps.terminal.served_models import find_entries
 
-    return replicas.run(config, lambda: find_entries(args), args.screen.note)
+    if config.ray:
+        prepare_ray()
+        from qeff.apps.server.ray_cluster.deploy import run as run_servers
+    else:
+        from qeff.apps.server.replicas import run as run_servers
+    return run_servers(config, lambda: find_entries(args), args.screen.note)
+
+
+def _check_installed(names: tuple[str, ...], extra: str) -> None:
+    """Say which extra is missing, before anything is begun."""
+    for name in names:
+        if find_spec(name) is None:
+            raise ResourceError(
+                f"{name} is not installed, and is needed to serve", f"pip install 'qeff[{extra}]'"
+            )

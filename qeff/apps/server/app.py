@@ -13,14 +13,10 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from qeff._version import __version__
-from qeff.apps.server.access import is_loopback, read_keys
-from qeff.apps.server.body import BodyCheck
 from qeff.apps.server.errors import SERVER_ERROR, ApiError, from_qeff
 from qeff.apps.server.failure import RESPONSES
-from qeff.apps.server.hosts import HostCheck
+from qeff.apps.server.guards import guards
 from qeff.apps.server.invalid import invalid
-from qeff.apps.server.journal import RequestLog
-from qeff.apps.server.keys import KeyCheck, Keys
 from qeff.apps.server.replies import error_response
 from qeff.apps.server.state import State
 from qeff.core.errors import QeffError
@@ -63,14 +59,8 @@ def create_app(state: State) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _on_invalid)  # type: ignore[arg-type]
     app.add_exception_handler(HTTPException, _on_http)  # type: ignore[arg-type]
     app.add_exception_handler(Exception, _on_mistake)
-    # The last one added is the first that a request meets.
-    app.add_middleware(BodyCheck, max_bytes=state.config.max_body_bytes)
-    config = state.config
-    keys = Keys(read_keys(config.api_key, config.api_key_file))
-    app.add_middleware(KeyCheck, keys=keys)
-    if not keys and is_loopback(config.host):
-        app.add_middleware(HostCheck, allowed=frozenset(map(str.lower, config.allowed_host)))
-    app.add_middleware(RequestLog, journal=state.journal)
+    for kind, options in reversed(guards(state.config, state.journal)):
+        app.add_middleware(kind, **options)  # the last one added is the first that a request meets
     return app
 
 

@@ -125,6 +125,11 @@ class ServerConfig:
     replicas: int = option(
         1, "processes that serve one address and share the weights", metavar="N", type=number(1)
     )
+    ray: bool = option(
+        False,
+        "run the replicas on Ray Serve: on the cluster that RAY_ADDRESS names, or on this machine",
+        action="store_true",
+    )
     log_format: str = option("plain", "how requests are logged", choices=LOG_FORMATS)
     log_prompts: bool = option(False, "log what is asked and answered too", action="store_true")
 

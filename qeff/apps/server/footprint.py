@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qeff.container import Container
 
-NUMBER_BYTES = {"fp32": 4.0, "fp16": 2.0, "mxint8": 1.0625}
+NUMBER_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "mxint8": 1.0625}
 
 
 def num_bytes(container: Container, cache_tokens: int | None = None) -> int:

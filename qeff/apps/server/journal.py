@@ -69,7 +69,11 @@ def _plain(value: Any) -> str:
 
 
 class RequestLog:
-    """ASGI middleware: an id for every request, and a line when it is done."""
+    """ASGI middleware: an id for every request, and a line when it is done.
+
+    A request that has an id in its scope keeps it. One that another process answered, which is
+    noted in its scope too, has its line there.
+    """
 
     def __init__(self, app: ASGIApp, journal: Journal) -> None:
         self._app = app
@@ -79,8 +83,7 @@ class RequestLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = f"req_{uuid4().hex}"
-        scope["qeff.id"] = request_id
+        request_id = scope.setdefault("qeff.id", f"req_{uuid4().hex}")
         began = time.perf_counter()
         line: dict[str, Any] = {"id": request_id}
         about.set(line)
@@ -99,7 +102,7 @@ class RequestLog:
         try:
             await self._app(scope, receive, note)
         finally:
-            if scope["path"] not in QUIET_PATHS:
+            if scope["path"] not in QUIET_PATHS and not scope.get("qeff.elsewhere"):
                 self._journal.write(
                     "request",
                     **line,

@@ -39,7 +39,8 @@ def run(config: ServerConfig, find: Callable[[], tuple[list[Entry], int]], say: 
             return run_one(make_state(config, entries, num_sequences), listener, say)
         host, port = listener.getsockname()[:2]
     with bind(host, port, is_shared=True), TemporaryDirectory(prefix="qeff-") as folder:
-        plan = Plan(_share(config, port), _divided(entries, config.replicas), num_sequences, folder)
+        threads = threads_each([len(os.sched_getaffinity(0))], config.replicas)
+        plan = Plan(share(config, port), with_threads(entries, threads), num_sequences, folder)
         plan_say = f"serving {entries[0].name} at {url_at(host, port)}"
         return Parent(plan, lambda: say(f"{plan_say} by {config.replicas} processes")).run()
 
@@ -163,7 +164,7 @@ def _read_soon(pipe: int) -> int:
     return len(os.read(pipe, 64)) if found else 0
 
 
-def _share(config: ServerConfig, port: int) -> ServerConfig:
+def share(config: ServerConfig, port: int) -> ServerConfig:
     """One replica's part of what the whole server may take."""
     limit = config.memory_limit
     return replace(
@@ -174,9 +175,16 @@ def _share(config: ServerConfig, port: int) -> ServerConfig:
     )
 
 
-def _divided(entries: Sequence[Entry], count: int) -> list[Entry]:
+def threads_each(processors: Sequence[int], count: int) -> int:
+    """The most threads that so many replicas can all have on machines of so many processors."""
+    for threads in range(max(processors), 1, -1):
+        if sum(own // threads for own in processors) >= count:
+            return threads
+    return 1
+
+
+def with_threads(entries: Sequence[Entry], threads: int) -> list[Entry]:
     """The same models with this replica's part of the processors, where nobody said how many."""
-    threads = max(1, len(os.sched_getaffinity(0)) // count)
     return [
         one
         if one.setup.threads is not None

@@ -96,6 +96,23 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def shut(state: State) -> None:
+    """Let nothing in any more."""
+    state.admission.drain()
+    state.journal.write("draining", inside=state.admission.num_inside)
+
+
+async def finish(state: State) -> None:
+    """Wait for what runs, and end it when that takes too long."""
+    seconds = state.config.drain_seconds
+    try:
+        async with asyncio.timeout(seconds):
+            await state.admission.empty()
+    except TimeoutError:
+        log.warning("requests still ran after %g seconds and were ended", seconds)
+        await state.models.close()  # their clients are told
+
+
 class Server(uvicorn.Server):
     """Uvicorn with a drain before its end."""
 
@@ -158,16 +175,9 @@ class Server(uvicorn.Server):
         if self._state.admission.is_draining:
             self.should_exit = self.force_exit = True
             return
-        self._state.admission.drain()
-        self._state.journal.write("draining", inside=self._state.admission.num_inside)
+        shut(self._state)
         self._draining = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
-        seconds = self._state.config.drain_seconds
-        try:
-            async with asyncio.timeout(seconds):
-                await self._state.admission.empty()
-        except TimeoutError:
-            log.warning("requests still ran after %g seconds and were ended", seconds)
-            await self._state.models.close()  # their clients are told
+        await finish(self._state)
         self.should_exit = True

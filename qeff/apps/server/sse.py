@@ -113,7 +113,7 @@ class EventStream(Response):
         if not isinstance(error, ApiError | QeffError):
             log.error("a stream broke off", exc_info=error)
             error = ApiError(500, "The server made a mistake; its log says more.", SERVER_ERROR)
-        return _failure(error, self._request.url.path)
+        return failure(error, self._request.url.path)
 
     async def _send(self, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
@@ -147,7 +147,8 @@ class EventStream(Response):
                 self._has_news.set()
 
 
-def _failure(error: ApiError | QeffError, path: str) -> bytes:
+def failure(error: ApiError | QeffError, path: str) -> bytes:
+    """The events that end a stream which broke off, in the protocol of its path."""
     known = error if isinstance(error, ApiError) else from_qeff(error)
     body = body_of(known, path)
     if path.startswith(ANTHROPIC_PATH):

@@ -10,7 +10,7 @@ import argparse
 from typing import Any
 
 from qeff.apps import vendor
-from qeff.apps.combinations import check_context_lengths, same
+from qeff.apps.combinations import SPECULATIVE_MODEL_TYPES, check_context_lengths, same
 from qeff.apps.terminal.parser import Parser, device_group, numbers, override, positive, truth
 from qeff.core.options import (
     CALIBRATIONS,
@@ -23,6 +23,7 @@ from qeff.core.options import (
 )
 from qeff.core.progress import Progress
 from qeff.sources import Location, locate, locate_dummy
+from qeff.sources.speculator import with_heads
 
 CTX_LEN = 1024
 PROMPT_LEN = 128
@@ -50,6 +51,11 @@ def add_model_flags(parser: Parser) -> None:
         help="run the Python code that the checkpoint brings",
     )
     group.add_argument(
+        "--speculative-model-type",
+        choices=SPECULATIVE_MODEL_TYPES,
+        help="turbo: with the heads that guess ahead, which the folder of the model brings",
+    )
+    group.add_argument(
         "--load-format",
         choices=LOAD_FORMATS,
         default=LOAD_FORMATS[0],
@@ -62,17 +68,21 @@ def find_model(args: argparse.Namespace, progress: Progress) -> Location:
     if args.local_model_dir and args.cache_dir:
         args.screen.note("--cache-dir has no meaning beside --local-model-dir")
     if args.load_format == "dummy":
-        return locate_dummy(
+        location = locate_dummy(
             args.local_model_dir or args.model_name, trust_remote_code=args.trust_remote_code
         )
-    return locate(
-        args.local_model_dir or args.model_name,
-        revision=args.revision,
-        cache_dir=args.cache_dir,
-        token=args.hf_token,
-        trust_remote_code=args.trust_remote_code,
-        progress=progress,
-    )
+    else:
+        location = locate(
+            args.local_model_dir or args.model_name,
+            revision=args.revision,
+            cache_dir=args.cache_dir,
+            token=args.hf_token,
+            trust_remote_code=args.trust_remote_code,
+            progress=progress,
+        )
+    is_turbo = args.speculative_model_type == "turbo"
+    has_heads = is_turbo or getattr(args, "speculation", None) == "heads"
+    return with_heads(location) if has_heads else location
 
 
 def add_batching_flags(group: Any) -> None:
@@ -119,7 +129,7 @@ def add_format_flags(group: Any) -> None:
         "--precision",
         choices=PRECISIONS,
         help="number format of the weights; default: auto, which keeps packed checkpoints as they"
-        " are and takes fp16 for others (fp32 for the target ort)",
+        " are and takes fp16 for others (bf16 for the target cuda, fp32 for ort); fp8 is for cuda",
     )
     group.add_argument(
         "--mxfp6-matmul", "--mxfp6", action="store_true", help="the same as --precision mxfp6"
@@ -149,7 +159,8 @@ def add_format_flags(group: Any) -> None:
     group.add_argument(
         "--kv-precision",
         choices=KV_PRECISIONS,
-        help="number format of the cache; default: auto, fp32 beside fp32 weights, else fp16",
+        help="number format of the cache; default: auto, fp32 beside fp32 weights, else fp16, and"
+        " what is computed in for the target cuda, which has fp8 and bf16 besides",
     )
     add_mxint8_flag(group)
 

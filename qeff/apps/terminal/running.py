@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qeff.apps.terminal.parser import Parser, positive
 from qeff.core.errors import OptionValueError
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from qeff.generate import SpeculationConfig
 
 MODES = ("kv", "hybrid", "lookahead")
-KINDS = ("prompt-lookup", "lookahead", "draft")
+KINDS = ("prompt-lookup", "lookahead", "draft", "heads")
 LOOKAHEAD = ("ngram", "window", "gcap")
+_MOST_GIB = 1 << 20
 
 
 def add_running_flags(parser: Parser) -> None:
@@ -33,6 +34,7 @@ def add_running_flags(parser: Parser) -> None:
         metavar="N",
         help="cpu threads; default: one for each physical core",
     )
+    add_gpu_flags(group)
     group.add_argument(
         "--model-mode",
         choices=MODES,
@@ -54,7 +56,8 @@ def add_running_flags(parser: Parser) -> None:
     group.add_argument(
         "--speculation",
         choices=KINDS,
-        help="guess tokens ahead: from the text so far, by the model itself, or by a draft model",
+        help="guess tokens ahead: from the text so far, by the model itself, by a draft model, or"
+        " by heads that the model brings",
     )
     group.add_argument(
         "--num-speculative-tokens", type=positive, metavar="N", help="tokens guessed at most"
@@ -70,6 +73,33 @@ def add_running_flags(parser: Parser) -> None:
     group.add_argument(
         "--no-adaptive", action="store_true", help="guess also where plain decoding is quicker"
     )
+
+
+def add_gpu_flags(group: Any) -> None:
+    """What a session on a GPU takes besides."""
+    group.add_argument(
+        "--vram-budget",
+        type=gibibytes,
+        metavar="GIB",
+        help="most GPU memory, weights and cache together; default: all that is free",
+    )
+    group.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="results that do not depend on what else is in a step; slower on a GPU, always so on"
+        " the cpu",
+    )
+
+
+def gibibytes(text: str) -> int:
+    """A number of GiB as bytes."""
+    try:
+        count = float(text)
+    except ValueError:
+        count = 0.0
+    if not 0 < count < _MOST_GIB:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GiB")
+    return int(count * (1 << 30))
 
 
 def setup_of(args: argparse.Namespace) -> Setup:
@@ -96,6 +126,8 @@ def setup_of(args: argparse.Namespace) -> Setup:
         step_tokens=args.step_tokens,
         reuses_prefixes=not args.no_prefix_reuse,
         speculation=speculation,
+        vram_budget=args.vram_budget,
+        deterministic=args.deterministic,
     )
 
 
@@ -142,7 +174,7 @@ def _speculation(args: argparse.Namespace) -> SpeculationConfig | None:
             if getattr(args, name):
                 raise OptionValueError(
                     f"--{name.replace('_', '-')} is a setting of speculation",
-                    "use --speculation prompt-lookup, lookahead or draft",
+                    "use --speculation prompt-lookup, lookahead, draft or heads",
                 )
         return None
     from qeff.generate import SpeculationConfig

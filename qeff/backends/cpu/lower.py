@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "program.json"
 LAYOUT = 2  # of panels and of the engine's own settings
-_UNQUANTISED = ("f32", "f16")
+_UNQUANTISED = ("f32", "f16", "bf16")
 _HALF_ERROR = 1e-3  # relative; rounding alone stays below half of this
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,19 @@ from qeff.container.program import Program
 from qeff.container.reader import Container
 from qeff.core.errors import ContainerError
 from qeff.ops import validate
-from qeff.runtime.session import CHOICE, Batch, Capabilities, Session, Span, StepOutput
+from qeff.runtime.session import (
+    CHOICE,
+    Batch,
+    Capabilities,
+    Session,
+    Span,
+    StepOutput,
+    count_heads,
+    split_heads,
+)
 
 PROGRAM = "program.json"
+ALWAYS = ("deterministic",)  # no result depends on what else is in a step
 NUM_WORDS = ctypes.sizeof(native.Batch) // 8
 
 
@@ -38,13 +49,11 @@ def open_session(container: Container, threads: int | None) -> Session:
     session = NativeSession(
         load(), str(container.path), threads or 0, options, widest_window(program)
     )
-    vocab_size = container.manifest.model.vocab_size
-    if session.caps.vocab_size != vocab_size:
+    try:
+        session.read_heads(container.manifest.model.vocab_size)
+    except ContainerError:
         session.close()
-        raise ContainerError(
-            f"program gives {session.caps.vocab_size} logits, the model has {vocab_size} tokens",
-            "compile again",
-        )
+        raise
     return session
 
 
@@ -97,6 +106,19 @@ class NativeSession:
             chooses=True,
         )
 
+    def read_heads(self, vocab_size: int) -> None:
+        """Cut the rows of logits into those of the model and those of heads that guess."""
+        num_heads = count_heads(self.info.vocab_size, vocab_size)
+        if num_heads is None:
+            raise ContainerError(
+                f"program gives {self.info.vocab_size} logits, the model has {vocab_size} tokens",
+                "compile again",
+            )
+        if num_heads:  # the engine chooses from whole rows
+            self._caps = replace(
+                self._caps, vocab_size=vocab_size, num_heads=num_heads, chooses=False
+            )
+
     @property
     def caps(self) -> Capabilities:
         return self._caps
@@ -114,7 +136,7 @@ class NativeSession:
         if choices is not None:
             assert num_rows == len(choices), "as many choices as rows"
             num_logits = int(np.count_nonzero(choices["temperature"] < 0))
-        logits = np.empty((num_logits, self._caps.vocab_size), np.float32)
+        logits = np.empty((num_logits, self.info.vocab_size), np.float32)
         # The members of a qeff_batch in their order: each of them takes eight bytes.
         self._words[:] = [
             self._tokens.put(batch.tokens),
@@ -138,7 +160,9 @@ class NativeSession:
         )
         if code:
             native.raise_for(code, self._error.value)
-        return StepOutput(logits, None if choices is None else self._chosen.array[:num_rows].copy())
+        if choices is None:
+            return split_heads(logits, self._caps)
+        return StepOutput(logits, self._chosen.array[:num_rows].copy())
 
     def _put_spans(self, spans: Sequence[Span]) -> int:
         """All spans as ``qeff_span``, and the block tables that they point into."""

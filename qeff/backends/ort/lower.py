@@ -34,7 +34,7 @@ PROGRAM = "program.onnx"
 INLINE_BYTES = 1024  # smaller constants stay in the program
 
 # MXFP6 and MXFP4 are exact in blocks of 8 bits; MXFP8 is not, and gets the nearest there is.
-_NEAREST = {"auto": "fp32", "mxfp8": "int8"}
+_NEAREST = {"auto": "fp32", "bf16": "fp32", "mxfp8": "int8"}
 _EXPERTS = ("MoE", "MoEBias")
 _NEAREST_KV = {"mxint8": "fp16"}
 

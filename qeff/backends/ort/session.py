@@ -17,7 +17,15 @@ from qeff.container.reader import Container
 from qeff.core.errors import ContainerError, RequestError, ResourceError
 from qeff.core.formats import FORMATS
 from qeff.core.spec import INPUT_IDS, LOGITS, LOGITS_INDEX, POSITION_IDS, RETAINED
-from qeff.runtime.session import Batch, Capabilities, Session, Span, StepOutput
+from qeff.runtime.session import (
+    Batch,
+    Capabilities,
+    Session,
+    Span,
+    StepOutput,
+    count_heads,
+    split_heads,
+)
 
 PROGRAM = "program.onnx"
 CHUNK_TOKENS = 256  # a longer piece of a prompt gains little and makes large score matrices
@@ -40,13 +48,17 @@ class OrtSession:
         self._caches: dict[str, np.ndarray] = {}
         self._bindings: dict[tuple[int, int], Any] = {}
         self._num_slots = 0
+        self._num_logits = _num_logits(container)
+        vocab_size = container.manifest.model.vocab_size
+        num_heads = count_heads(self._num_logits, vocab_size) or 0
         self._caps = Capabilities(
-            vocab_size=_vocab_size(container),
+            vocab_size=self._num_logits // (1 + num_heads),
             ctx_len=options.ctx_len,
             block_len=options.ctx_len,
             max_sequences=options.max_batch,
             max_step_tokens=min(options.ctx_len, max(options.prefill_seq_len, CHUNK_TOKENS)),
             max_blocks=options.num_slots,
+            num_heads=num_heads,
         )
 
     @property
@@ -73,10 +85,10 @@ class OrtSession:
             raise RequestError(
                 "ONNX Runtime cannot run trees of tokens", "verify one line at a time"
             )
-        logits = np.empty((len(batch.logit_rows), self._caps.vocab_size), np.float32)
+        logits = np.empty((len(batch.logit_rows), self._num_logits), np.float32)
         for spans in _group(batch.spans):
             self._call(batch, spans, logits)
-        return StepOutput(logits)
+        return split_heads(logits, self._caps)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole slots, (from, to) each, in order."""
@@ -115,7 +127,7 @@ class OrtSession:
         wanted = np.flatnonzero(place[batch.logit_rows] >= 0)
         # A call that nobody wants logits of still computes one row, which is thrown away.
         index = place[batch.logit_rows[wanted]] if len(wanted) else np.zeros(1, np.int64)
-        made = np.empty((len(index), self._caps.vocab_size), np.float32)
+        made = np.empty((len(index), self._num_logits), np.float32)
         binding = self._binding(low, high)
         for name, array in ((INPUT_IDS, ids), (POSITION_IDS, positions), (LOGITS_INDEX, index)):
             _bind(binding.bind_input, name, array)
@@ -180,7 +192,7 @@ def _cache_ports(container: Container) -> list[tuple[str, int, int, np.dtype]]:
     return found
 
 
-def _vocab_size(container: Container) -> int:
+def _num_logits(container: Container) -> int:
     """How many logits a row has; a head may be wider than the tokenizer."""
     ports = [port for port in container.manifest.outputs if port.name == LOGITS]
     if not ports or not ports[0].shape or not isinstance(ports[0].shape[-1], int):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,9 +16,17 @@ from qeff.container.reader import Container
 from qeff.core.errors import ContainerError
 from qeff.ops import Step
 from qeff.ops.interpreter import Interpreter
-from qeff.runtime.session import Batch, Capabilities, Session, StepOutput
+from qeff.runtime.session import (
+    Batch,
+    Capabilities,
+    Session,
+    StepOutput,
+    count_heads,
+    split_heads,
+)
 
 PROGRAM = "program.json"
+ALWAYS = ("deterministic",)  # no result depends on what else is in a step
 BLOCK_LEN = 16
 
 
@@ -49,14 +58,15 @@ class ReferenceSession:
 
     def __init__(self, interpreter: Interpreter, caps: Capabilities) -> None:
         self._interpreter = interpreter
-        self._caps = caps
         self._num_blocks = 0
-        vocab_size = interpreter.program.values[interpreter.program.logits].shape[0]
-        if vocab_size != caps.vocab_size:
+        num_logits = interpreter.program.values[interpreter.program.logits].shape[0]
+        num_heads = count_heads(num_logits, caps.vocab_size)
+        if num_heads is None:
             raise ContainerError(
-                f"program gives {vocab_size} logits, the model has {caps.vocab_size} tokens",
+                f"program gives {num_logits} logits, the model has {caps.vocab_size} tokens",
                 "compile again",
             )
+        self._caps = replace(caps, num_heads=num_heads)
 
     @property
     def caps(self) -> Capabilities:
@@ -69,7 +79,8 @@ class ReferenceSession:
 
     def step(self, batch: Batch) -> StepOutput:
         """Run all tokens, write their keys and values, return the rows asked for."""
-        return StepOutput(self._interpreter.run(batch.tokens, self._describe(batch)))
+        logits = self._interpreter.run(batch.tokens, self._describe(batch))
+        return split_heads(logits, self._caps)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, (from, to) each, in order."""

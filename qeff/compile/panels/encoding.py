@@ -11,6 +11,7 @@ import numpy as np
 from qeff.compile.panels.layout import BLOCK_LEN, Coded, block_panels, plain_panels
 from qeff.compile.quantize.feedback import Sensitivity, quantise_rows
 from qeff.compile.quantize.rounding import quantise, restore, scales_of
+from qeff.compile.quantize.row_scale import quantise_fp8, restore_fp8
 
 ENCODED = ("f32", "f16", "bf16", "q8_0", "q4_0", "mxfp4", "mxfp6", "mxfp8")
 _LARGEST_HALF = np.float32(65504)
@@ -28,6 +29,20 @@ def encode_rows(
     if form in ("f16", "bf16"):
         narrow = _narrow(rows, form)
         return plain_panels(narrow), _distance(narrow.astype(np.float32), rows)
+    coded, error = code_rows(rows, form, sensitivity)
+    return block_panels(coded, form), error
+
+
+def code_rows(
+    rows: np.ndarray, form: str, sensitivity: Sensitivity | None = None
+) -> tuple[Coded, float]:
+    """Scales and codes of float32 rows, and the sum of squared differences.
+
+    Besides the block formats there is ``fp8``, whose scales are [rows].
+    """
+    if form == "fp8":
+        scales, codes = quantise_fp8(rows)
+        return Coded((), (scales,), codes), _distance(restore_fp8(codes, scales), rows)
     blocks = _in_blocks(rows)
     if sensitivity is None:
         stored, codes = quantise(blocks, form)
@@ -35,7 +50,7 @@ def encode_rows(
         stored, codes = quantise_rows(blocks.reshape(len(rows), -1), form, sensitivity)
     restored = restore(codes.reshape(blocks.shape), scales_of(stored, form)[..., None], form)
     coded = Coded((), (stored,), codes.reshape(len(rows), -1))
-    return block_panels(coded, form), _distance(restored, blocks)
+    return coded, _distance(restored, blocks)
 
 
 def _narrow(rows: np.ndarray, form: str) -> np.ndarray:

@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from qeff.compile.panels.encoding import encode_rows, energy_of
+from qeff.compile.panels.encoding import code_rows, encode_rows, energy_of
 from qeff.compile.panels.gguf_rows import EXACT, read_gguf_rows
-from qeff.compile.panels.layout import PANEL_ROWS, block_panels
+from qeff.compile.panels.layout import PANEL_ROWS, Coded, block_panels
 from qeff.compile.panels.matrix import Matrix, NoNumber, float_matrix
 from qeff.compile.quantize.feedback import Sensitivity
 
@@ -35,7 +36,19 @@ class Sums:
     energy: float = 0.0
 
 
-Piece = tuple[np.ndarray, float, float]  # panels, squared differences, squared values
+Piece = tuple[Any, float, float]  # panels or codes, squared differences, squared values
+
+
+@dataclass(frozen=True, slots=True)
+class _Making:
+    """What pieces are made of: floats, or codes that a checkpoint has already."""
+
+    encode: Callable[[np.ndarray, str, Sensitivity | None], tuple[Any, float]]
+    repack: Callable[[Coded, str], Any]
+
+
+_PANELS = _Making(encode_rows, block_panels)
+_CODES = _Making(code_rows, lambda coded, form: coded)
 
 
 def stream_panels(
@@ -49,15 +62,22 @@ def stream_panels(
 
     ``sensitivity`` is that of the columns, and the same for every matrix of a stack.
     """
-    assert matrix.packing is None or EXACT[matrix.packing] == form, (
-        f"{matrix.packing} does not become {form} without loss"
-    )
     sums = Sums() if sums is None else sums
-    jobs = _jobs(matrix, form, sensitivity)
-    for panels, error, energy in _in_order(jobs, threads or num_threads()):
+    return _stream(_jobs(matrix, form, sensitivity, _PANELS), sums, threads or num_threads())
+
+
+def stream_codes(
+    matrix: Matrix, form: str, sums: Sums, sensitivity: Sensitivity | None = None
+) -> Iterator[Coded]:
+    """Scales and codes of a matrix from first row to last, some rows at a time."""
+    return _stream(_jobs(matrix, form, sensitivity, _CODES), sums, num_threads())
+
+
+def _stream(jobs: Iterator[Callable[[], Piece]], sums: Sums, threads: int) -> Iterator[Any]:
+    for made, error, energy in _in_order(jobs, threads):
         sums.error += error
         sums.energy += energy
-        yield panels
+        yield made
 
 
 def pack_panels(
@@ -77,8 +97,11 @@ def num_threads() -> int:
 
 
 def _jobs(
-    matrix: Matrix, form: str, sensitivity: Sensitivity | None
+    matrix: Matrix, form: str, sensitivity: Sensitivity | None, making: _Making
 ) -> Iterator[Callable[[], Piece]]:
+    assert matrix.packing is None or EXACT[matrix.packing] == form, (
+        f"{matrix.packing} does not become {form} without loss"
+    )
     num_matrices, num_rows, num_cols = matrix.shape
     has_feedback = sensitivity is not None and sensitivity.factors
     num_values = _CHUNK_VALUES_FEEDBACK if has_feedback else _CHUNK_VALUES
@@ -86,23 +109,28 @@ def _jobs(
     for index in range(num_matrices):
         for start in range(0, num_rows, step):
             place = (index, start, min(start + step, num_rows))
-            yield _job(matrix, form, place, sensitivity)
+            yield _job(matrix, form, place, sensitivity, making)
 
 
 def _job(
-    matrix: Matrix, form: str, place: tuple[int, int, int], sensitivity: Sensitivity | None
+    matrix: Matrix,
+    form: str,
+    place: tuple[int, int, int],
+    sensitivity: Sensitivity | None,
+    making: _Making,
 ) -> Callable[[], Piece]:
     def repack() -> Piece:
         assert matrix.packing is not None
-        return block_panels(read_gguf_rows(matrix.read(*place), matrix.packing), form), 0.0, 0.0
+        coded = read_gguf_rows(matrix.read(*place), matrix.packing)
+        return making.repack(coded, form), 0.0, 0.0
 
     def encode() -> Piece:
         rows = matrix.read(*place)
         energy = energy_of(rows)
         if not math.isfinite(energy):
             raise NoNumber(f"rows {place[1]} to {place[2]} hold values that are no numbers")
-        panels, error = encode_rows(rows, form, sensitivity)
-        return panels, error, energy
+        made, error = making.encode(rows, form, sensitivity)
+        return made, error, energy
 
     return encode if matrix.packing is None else repack
 

@@ -1,6 +1,6 @@
 """Speculation: guesses of the tokens to come, which a step checks all at once.
 
-One contract (``draft``), three proposers and a governor of their lengths. A guess can only save
+One contract (``draft``), four proposers and a governor of their lengths. A guess can only save
 time: which tokens a request gets does not depend on anything here. Knows nothing of schedules.
 """
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from qeff.generate.speculation.draft import NO_PARENT, Ask, Draft, Proposer
     from qeff.generate.speculation.draft_model import DraftModelProposer, Vocabulary
     from qeff.generate.speculation.governor import Governor, SpeculationStats
+    from qeff.generate.speculation.heads import HeadsProposer
     from qeff.generate.speculation.lookahead import LookaheadProposer
     from qeff.generate.speculation.prompt_lookup import PromptLookupProposer
 
@@ -23,6 +24,7 @@ _HOMES = {
     "Draft": "draft",
     "DraftModelProposer": "draft_model",
     "Governor": "governor",
+    "HeadsProposer": "heads",
     "LookaheadProposer": "lookahead",
     "PromptLookupProposer": "prompt_lookup",
     "Proposer": "draft",
@@ -39,6 +41,7 @@ __all__ = [
     "Draft",
     "DraftModelProposer",
     "Governor",
+    "HeadsProposer",
     "LookaheadProposer",
     "PromptLookupProposer",
     "Proposer",

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from qeff.generate.speculation.governor import Governor
     from qeff.runtime.session import Session
 
-Kind = Literal["prompt_lookup", "lookahead", "draft"]
-NUM_TOKENS: dict[str, int] = {"prompt_lookup": 10, "draft": 5}
+Kind = Literal["prompt_lookup", "lookahead", "draft", "heads"]
+NUM_TOKENS: dict[str, int] = {"prompt_lookup": 10, "draft": 5, "heads": 16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +27,9 @@ class SpeculationConfig:
 
     Args:
         kind: ``prompt_lookup`` copies from the text so far, ``lookahead`` lets the model guess
-            several places ahead, ``draft`` runs a second, smaller model.
-        num_tokens: Most tokens of a draft; for lookahead by default the whole tree.
+            several places ahead, ``draft`` runs a second, smaller model, ``heads`` takes what the
+            heads guess that the model brings.
+        num_tokens: Most tokens of a draft; for lookahead by default the whole tree, for heads all.
         max_ngram: Prompt lookup: the longest n-gram looked for.
         min_ngram: Prompt lookup: the shortest one.
         ngram: Lookahead: tokens of a pool entry.
@@ -91,11 +92,14 @@ def make_proposer(
 ) -> Proposer:
     """The proposer of a config; the draft kind takes an opened session and the vocabularies."""
     from qeff.generate.speculation.draft_model import DraftModelProposer
+    from qeff.generate.speculation.heads import HeadsProposer
     from qeff.generate.speculation.lookahead import LookaheadProposer
     from qeff.generate.speculation.prompt_lookup import PromptLookupProposer
 
     if config.kind == "prompt_lookup":
         return PromptLookupProposer(max_ngram=config.max_ngram, min_ngram=config.min_ngram)
+    if config.kind == "heads":
+        return HeadsProposer()
     if config.kind == "lookahead":
         return LookaheadProposer(ngram=config.ngram, window=config.window, gcap=config.gcap)
     if session is None or target is None:

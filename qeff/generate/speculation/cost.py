@@ -13,6 +13,8 @@ from dataclasses import dataclass
 EXACT_SIZES = 64  # larger steps are put together by their leading four bits
 MEMORY = 10  # a mean is of about this many values
 MAX_JUMP = 1.25  # a value counts as at most this many times the mean
+MIN_PLAIN = 3  # plain steps of a size that are measured before anything is compared with them,
+MAX_PLAIN = 4  # unless so many were asked for, and other things ran in them too
 TRUST = 2  # a size's own mean counts as much as the line after this many values
 PRIOR_BASE_TOKENS = 8  # a step costs this many tokens before its first one, until it is measured
 
@@ -61,6 +63,7 @@ class StepCost:
         self._seconds: dict[int, float] = {}  # the means, none above that of a larger size
         self._line: Line | None = None  # None: to be fitted
         self._predicted: dict[int, float] = {}
+        self._num_asked: dict[int, int] = {}  # plain steps, by size
 
     @property
     def is_known(self) -> bool:
@@ -84,12 +87,31 @@ class StepCost:
         self._line = None
         self._predicted.clear()
 
+    def wants_plain(self, num_tokens: int, *, is_same_step: bool = False) -> bool:
+        """Whether a step without drafts should be run to measure it; it may be asked for often."""
+        if self._num_seen(num_tokens) >= MIN_PLAIN:
+            return False
+        num_asked = self._num_asked.get(num_tokens, 0)
+        self._num_asked[num_tokens] = num_asked + (not is_same_step)
+        return num_asked < MAX_PLAIN or not self.is_known
+
+    def plain(self, num_tokens: int) -> float:
+        """Seconds of a step without drafts: as measured, for larger steps say little of it."""
+        if self._num_seen(num_tokens) < MIN_PLAIN:
+            return self.seconds(num_tokens)
+        assert self.line, "the means are put in order with the line"
+        return self._seconds[_size(num_tokens)]
+
     def seconds(self, num_tokens: int) -> float:
         """How long a step of this many tokens probably takes."""
         known = self._predicted.get(num_tokens)
         if known is None:
             known = self._predicted[num_tokens] = self._predict(num_tokens)
         return known
+
+    def _num_seen(self, num_tokens: int) -> int:
+        mean = self._means.get(_size(num_tokens))
+        return mean.count if mean else 0
 
     def _predict(self, num_tokens: int) -> float:
         seconds, size = self.line.seconds(num_tokens), _size(num_tokens)

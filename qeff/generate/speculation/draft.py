@@ -24,6 +24,7 @@ class Draft:
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()  # index into tokens, or NO_PARENT
     watched: frozenset[int] = frozenset()  # tokens whose likeliest successor ``learn`` wants
+    is_forced: bool = False  # a constraint leaves no other tokens: no guess, nobody learns from it
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -46,12 +47,12 @@ class Draft:
         if num_tokens >= len(self):
             return self
         watched = frozenset(index for index in self.watched if index < num_tokens)
-        return Draft(self.tokens[:num_tokens], self.parents[:num_tokens], watched)
+        return Draft(self.tokens[:num_tokens], self.parents[:num_tokens], watched, self.is_forced)
 
     @classmethod
-    def chain(cls, tokens: Sequence[int]) -> Draft:
+    def chain(cls, tokens: Sequence[int], *, is_forced: bool = False) -> Draft:
         """A draft of one branch."""
-        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)))
+        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), is_forced=is_forced)
 
 
 NO_DRAFT = Draft()

@@ -2,13 +2,16 @@
 
 It is fed the times of steps and of proposals and what became of drafts, and weighs the tokens that
 a draft probably adds against the time that it costs the whole step. Where plain decoding wins it
-says 0, and tries a short draft now and then, which may cost a hundredth of the time and no more.
-Pure: knows no clock, no random numbers, no tokens.
+says 0, and tries a short draft now and then, which may cost a hundredth of the time and no more;
+``rest`` says for how many steps it need not be asked. Pure: knows no clock, no random numbers, no
+tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import ceil
 
 from qeff.generate.speculation.acceptance import Acceptance
 from qeff.generate.speculation.cost import Mean, StepCost, TimeMean
@@ -21,8 +24,8 @@ MIN_INTERVAL = 8  # plain steps of a sequence between trials
 MAX_INTERVAL = 512  # what this grows to while trials fail
 MAX_STREAK = 4  # good trials in a row that follow one another at once
 SEQUENCE_MEMORY = 24  # drafted tokens that a sequence's own mean is of
-PLAIN_MEMORY = 32  # looks in plain decoding after which that mean has lost most of its weight
-LOOK_INTERVAL = 4  # plain steps from one look to the next: they are many and should cost little
+PLAIN_MEMORY = 128  # plain steps after which that mean has lost most of its weight
+MIN_LOOK, MAX_LOOK = 4, 16  # plain steps to the next look at least; it may be twice as many
 SEQUENCE_TRUST = 3.0  # it counts as much as that of all sequences after this many
 
 
@@ -53,9 +56,11 @@ class _Sequence:
     """A sequence's own luck, and when it tries again."""
 
     num_plain: int = 0  # asks since its last trial that were given 0
-    num_unseen: int = 0  # asks to come that are given 0 without a look
+    rest: int = 0  # plain steps from the last look to the next one,
+    num_unseen: int = 0  # and how many of them are to come
     interval: int = MIN_INTERVAL
     num_good: int = 0  # trials in a row
+    loss_s: float = 0.0  # what each of them probably costs
     num_tried: float = 0.0
     num_kept: float = 0.0
     has_drafted: bool = False
@@ -122,8 +127,11 @@ class Governor:
             self._round.num_plain += 1
             return 0
         had_draft = sequence.size > 0
-        if not self.is_adaptive or not self.cost.is_known:
+        if not self.is_adaptive:
             sequence.size = self.max_tokens
+        elif self.cost.wants_plain(num_other_tokens + 1, is_same_step=self._round.num_plain > 0):
+            sequence.size = 0
+            sequence.num_plain += 1
         else:
             gains = self._gains(sequence, num_other_tokens)
             best = max(range(len(gains)), key=gains.__getitem__)
@@ -135,10 +143,12 @@ class Governor:
                 sequence.is_on = False
                 if self._makes_trees:  # in turn, for each has its own luck
                     best = self._num_probes % len(gains)
-                seconds = self._times(num_other_tokens)[1][best]
-                is_due = self._is_probe_due(sequence, max(0.0, seconds * (1 - gains[best])))
+                plain_s, seconds = self._times(num_other_tokens)
+                loss_s = max(0.0, seconds[best] * (1 - gains[best]))
+                is_due = self._is_probe_due(sequence, loss_s)
                 sequence.size = self._options[best] if is_due else 0
-                sequence.num_unseen = 0 if sequence.size else LOOK_INTERVAL - 1
+                sequence.rest = 0 if is_due else self._rest(sequence, loss_s, plain_s)
+                sequence.num_unseen = sequence.rest
         if self.is_adaptive and not self._makes_trees and not self._proposal.count:
             sequence.size = min(sequence.size, PROBE_LEN)  # who knows how slow the proposer is
         self._note_limit(sequence, is_cold=sequence.size > 0 and not had_draft)
@@ -152,6 +162,20 @@ class Governor:
             self._credit += PROBE_COST * seconds
         self._round = _Round()
         self._known_times.clear()
+
+    def rest(self, sequence_ids: Iterable[str]) -> int:
+        """For how many steps all of these sequences are given 0 whatever comes."""
+        return min((self._sequence(name).num_unseen for name in sequence_ids), default=0)
+
+    def note_rest(self, sequence_ids: Iterable[str], num_steps: int, num_tokens: int) -> None:
+        """So many steps of so many tokens were run without asking about these sequences."""
+        self._num_steps += num_steps
+        self._credit += PROBE_COST * num_steps * self.cost.seconds(num_tokens)
+        for sequence in map(self._sequences.get, sequence_ids):
+            if sequence is not None:  # it may be done by now
+                sequence.num_unseen -= num_steps
+                sequence.num_plain += num_steps
+                assert sequence.num_unseen >= 0, "a rest that was longer than it was given"
 
     def note_proposal(self, seconds: float, num_sequences: int) -> None:
         """Making the drafts of this many sequences took this long."""
@@ -247,20 +271,19 @@ class Governor:
     def _times(self, num_others: int) -> tuple[float, list[float]]:
         """Seconds of a step without a draft, and with one of each option."""
         known = self._known_times.get(num_others)
+        nodes = self._nodes if self._makes_trees else None
         if known is None:
             known = self._known_times[num_others] = (
-                self.cost.seconds(num_others + 1),
+                self.cost.plain(num_others + 1),
                 [
-                    self.cost.seconds(num_others + 1 + self._num_nodes(size))
-                    + size * self._proposal.value
+                    # A tree may not use all of its limit.
+                    self.cost.seconds(num_others + 1 + max(1, round(nodes[size].value)))
+                    if nodes
+                    else self.cost.seconds(num_others + 1 + size) + size * self._proposal.value
                     for size in self._options
                 ],
             )
         return known
-
-    def _num_nodes(self, size: int) -> int:
-        """Tokens that a draft of this limit runs: a tree may not use all of it."""
-        return max(1, round(self._nodes[size].value)) if self._makes_trees else size
 
     def _start_s(self, sequence: _Sequence) -> float:
         """Seconds that the proposer probably takes to catch up with a sequence."""
@@ -291,13 +314,27 @@ class Governor:
         """Whether it is time for a trial that probably costs this much, and there is credit."""
         if not sequence.is_probing:
             sequence.num_plain += 1
-            sequence.num_tried -= sequence.num_tried / PLAIN_MEMORY
-            sequence.num_kept -= sequence.num_kept / PLAIN_MEMORY
+            kept = (1 - 1 / PLAIN_MEMORY) ** (1 + sequence.rest)
+            sequence.num_tried *= kept
+            sequence.num_kept *= kept
             price = loss_s + self._start_s(sequence)
             if sequence.num_plain >= sequence.interval and self._credit >= price:
                 self._credit -= loss_s  # the start is taken when it is known
+                sequence.loss_s = loss_s
                 sequence.is_probing = True  # until there is a draft, which may not be at once
         return sequence.is_probing
+
+    def _rest(self, sequence: _Sequence, loss_s: float, plain_s: float) -> int:
+        """Plain steps to the next look: none finds anything before a trial can be due.
+
+        The looks of all sequences fall on the same steps, so that there are many without any.
+        """
+        missing_s = loss_s + self._start_s(sequence) - self._credit
+        num_plain = sequence.interval - sequence.num_plain + 1
+        waiting = max(num_plain, missing_s / (PROBE_COST * plain_s))
+        num_steps = ceil(max(MIN_LOOK, min(waiting, MAX_LOOK)))
+        raster = 1 << num_steps.bit_length() - 1
+        return -(-(self._num_steps + num_steps) // raster) * raster - self._num_steps - 1
 
     def _end_probe(self, sequence: _Sequence, *, is_good: bool) -> None:
         self._num_probes += 1
@@ -305,6 +342,7 @@ class Governor:
         sequence.num_good = sequence.num_good + 1 if is_good else 0
         if is_good and sequence.num_good < MAX_STREAK:  # goes on at once, until it is back or fails
             sequence.interval = MIN_INTERVAL
+            self._credit -= sequence.loss_s
         else:
             sequence.num_good = 0
             sequence.is_probing = False
