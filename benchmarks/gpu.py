@@ -71,6 +71,7 @@ class Case:
     shape: str
     precision: str = "bf16"
     kv: str = "auto"
+    overrides: tuple[tuple[str, str], ...] = ()
     batch: int = 1
     prefill: int = 0  # tokens of the prompt that is timed; 0: decoding is
     rounds: int = 3
@@ -84,6 +85,7 @@ CASES = {
     "decode-1b": Case("1b", bar=1150, aim=1450),
     "decode-8b": Case("8b", bar=240, aim=260),
     "mxfp4-8b": Case("8b", "mxfp4", bar=480, aim=700),
+    "mxfp4-all-8b": Case("8b", "mxfp4", overrides=(("*v_proj*", "mxfp4"),), bar=480, aim=700),
     "int4-8b": Case("8b", "int4", bar=480, aim=700),
     "mxfp6-8b": Case("8b", "mxfp6", bar=360, aim=520),
     "int8-8b": Case("8b", "int8"),
@@ -93,7 +95,7 @@ CASES = {
     "prefill-8b": Case("8b", prefill=4096, bar=38_000, aim=48_000),
 }
 # Requests that all come at once, through the engine: new tokens a second until the last is done.
-SERVING = Case("8b", "fp8", "fp8", 512, bar=9000, aim=17744, prompt=1000, steps=1000)
+SERVING = Case("8b", "fp8", "fp8", batch=512, bar=9000, aim=17744, prompt=1000, steps=1000)
 LOADING = Case("8b", bar=15, aim=5)
 
 
@@ -119,6 +121,7 @@ def open_case(root: Path, case: Case) -> Session:
         target="cuda",
         precision=case.precision,
         kv_precision=case.kv,
+        precision_overrides=case.overrides,
         ctx_len=ctx_len,
         full_batch_size=case.batch,
     )
@@ -317,7 +320,7 @@ def main() -> int:
                 found[name] = f"failed: {type(error).__name__}"
             gc.collect()
             torch.cuda.empty_cache()
-            print(f"    {time.perf_counter() - began:.0f} s", flush=True)
+            print(f"    {found[name]}, {time.perf_counter() - began:.0f} s", flush=True)
     print_table(found)
     return int(any(isinstance(value, str) for value in found.values()))
 

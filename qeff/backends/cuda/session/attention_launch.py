@@ -104,7 +104,7 @@ def few_plan(call: Call, mode: int) -> FewPlan:
         # 128; with more parts of fewer rows it takes longer.
         tile = min(128, max(16, 32768 // size))
         splits = num_splits(num_units, call.info.longest, tile)
-        return FewPlan(tile, 4, 2, splits, early=True)
+        return FewPlan(tile, 4 if splits > 2 and tile * size >= 32768 else 8, 2, splits, early=True)
     # 512 sequences of 1500 rows: 4.4 TB/s with bf16, 3.9 with fp8, 2.0 with mxint8.
     tile = min(64, max(16, 16384 // size))
     splits = num_splits(num_units, call.info.longest, tile)

@@ -33,7 +33,7 @@ LANE_TOKENS = 2
 # How much of the weights a program has on its way, as measured best: columns of a matrix up to
 # which short rows stand, bytes and warps for short rows, for long ones, and for one-byte weights.
 SHORT_ROW = 2048
-SHORT_TILE, LONG_TILE, BYTE_TILE = (8192, 4), (32768, 8), (16384, 4)
+SHORT_TILE, LONG_TILE, BYTE_TILE = (16384, 4), (65536, 8), (16384, 4)
 MOST_COLUMNS = 16384
 MOST_ROWS = 8
 # cuBLAS takes e4m3 matrices of such sizes only.
