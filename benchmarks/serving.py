@@ -29,6 +29,7 @@ from qeff.apps.load import drive
 from qeff.apps.load.lengths import Lengths
 from qeff.apps.load.prompts import Ask
 from qeff.apps.load.sending import Target
+from qeff.apps.server.footprint import full_tokens, token_bytes
 from qeff.container import Container
 from qeff.generate import Text
 
@@ -74,8 +75,10 @@ def make_asks(args: argparse.Namespace) -> tuple[list[Ask], int]:
 
 def sizes_of(args: argparse.Namespace) -> crowd.Sizes:
     """The crowd, and what keeps its container busy."""
-    options = Container.open(args.container).manifest.options
-    return crowd.Sizes(args.idle, args.queued, options.max_batch, options.ctx_len - 32)
+    container = Container.open(args.container)
+    options = container.manifest.options
+    cache = int(token_bytes(container) * full_tokens(container))
+    return crowd.Sizes(args.idle, args.queued, options.max_batch, options.ctx_len - 32, cache)
 
 
 def hold(args: argparse.Namespace) -> tuple[str, bool]:
