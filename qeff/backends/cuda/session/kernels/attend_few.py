@@ -163,7 +163,7 @@ def attend_few(
             KEY_DIM, HALF, INTERLEAVED, Q_NORM,
         ).to(DOT)  # fmt: skip
         # They are as a reader of the cache will find them.
-        writes = (one == tl.program_id(0) % PARTS) & is_last
+        writes = ((one == tl.program_id(0) % PARTS) & is_last) != 0
         own_key = store_rows(keys, key_scales, row, d, own_key, writes, KEY_DIM, FORMAT)
         own_value = store_rows(values, value_scales, row, e, own_value, writes, VALUE_DIM, FORMAT)
         own = tl.sum(query.to(tl.float32) * own_key, 1) * scale
