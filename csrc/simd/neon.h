@@ -254,12 +254,18 @@ static inline void load_rows_above(const uint8_t* p, F32 (&out)[kPanelVecs], uin
       {255, 8, 255, 16, 255, 9, 255, 16, 255, 10, 255, 16, 255, 11, 255, 16},
       {255, 12, 255, 16, 255, 13, 255, 16, 255, 14, 255, 16, 255, 15, 255, 16},
   };
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  // Their calls between two loads do not keep what is in a named register.
+  const uint8x16x2_t table = {{veorq_u8(vld1q_u8(p), vdupq_n_u8(flips)), vdupq_n_u8(0x47)}};
+  for (int v = 0; v < kPanelVecs; ++v) out[v].v = vreinterpretq_f32_u8(vqtbl2q_u8(table, vld1q_u8(kPlaces[v])));
+#else
   register uint8x16_t bytes asm("v30") = vld1q_u8(p);
   register uint8x16_t exponent asm("v31") = vdupq_n_u8(0x47);
   if (flips != 0) bytes = veorq_u8(bytes, vdupq_n_u8(flips));
   for (int v = 0; v < kPanelVecs; ++v) {
     asm("tbl %0.16b, {%1.16b, %2.16b}, %3.16b" : "=w"(out[v].v) : "w"(bytes), "w"(exponent), "w"(vld1q_u8(kPlaces[v])));
   }
+#endif
 }
 static inline void load_signed_rows_above(const uint8_t* p, F32 (&out)[kPanelVecs]) { load_rows_above(p, out, 128); }
 static inline void load_rows_power(const uint8_t* p, F32 (&out)[kPanelVecs]) {
