@@ -14,9 +14,11 @@ import numpy as np
 
 from qeff.compile.targets import available_targets, has_lowering
 from qeff.container.manifest import Port
+from qeff.container.program import Program
 from qeff.container.weights import ArrayStream, Entry, WeightGroup, WeightSpec, lay_out
 from qeff.core.errors import CompileError
 from qeff.core.options import CompileOptions
+from qeff.core.spec import INPUT_IDS, LOGITS, POSITION_IDS
 
 if TYPE_CHECKING:
     from qeff.compile.calibration import Calibration
@@ -81,6 +83,13 @@ class Lower(Protocol):
     """The one function of ``backends/<target>/lower.py``."""
 
     def __call__(self, graph: Graph, options: CompileOptions, out: SectionWriter) -> None: ...
+
+
+def token_border(program: Program) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+    """What goes into a program for each token, and what comes out for each row."""
+    logits = program.values[program.logits]
+    inputs = (Port(INPUT_IDS, "i64", ("tokens",)), Port(POSITION_IDS, "i64", ("tokens",)))
+    return inputs, (Port(LOGITS, logits.dtype, ("rows", *logits.shape)),)
 
 
 def refuse_overrides(options: CompileOptions) -> None:

@@ -7,6 +7,7 @@ checkpoint tensors stay as they are unless a precision is named. Knows no number
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -18,8 +19,10 @@ from qeff.compile.panels.gguf_rows import EXACT
 from qeff.core.errors import OptionValueError, nearest
 from qeff.core.formats import FORMATS
 from qeff.core.options import CompileOptions
+from qeff.core.progress import log
 from qeff.core.tensor import LazyTensor
 from qeff.export.artifact import CheckpointTensor
+from qeff.ops.base import FLOATS
 
 FORMAT_OF = {
     "fp32": "f32",
@@ -47,6 +50,11 @@ class Choice:
     packed: LazyTensor | None = None  # the packed tensor that it is made of
     is_exact: bool = False  # the packed rows are taken over as they are
 
+    @property
+    def is_lossy(self) -> bool:
+        """Whether the change of numbers is one to report; rounding of plain floats is not."""
+        return not self.is_exact and self.format not in FLOATS
+
 
 def choose(
     entries: Sequence[Stored], tensors: Mapping[str, ir.TensorProtocol], options: CompileOptions
@@ -58,6 +66,33 @@ def choose(
         entry.name: _choose(entry, packed_of(entry, tensors[entry.source]), options)
         for entry in matrices
     }
+
+
+def classes(entries: Sequence[Stored], choices: Mapping[str, Choice]) -> dict[str, str]:
+    """The formats of each weight class, joined where there are several."""
+    found: dict[str, set[str]] = {"linear": set(), "head": set(), "embedding": set()}
+    for entry in entries:
+        if entry.is_matrix:
+            for role in entry.roles:
+                found.setdefault(role, set()).add(choices[entry.name].label)
+    found["other"] = {"fp32"} | found.get("other", set())
+    return {role: "+".join(sorted(labels)) for role, labels in found.items() if labels}
+
+
+def tell_conversions(choices: Iterable[Choice]) -> None:
+    """Say which packed formats are not run as they are."""
+    changed = Counter(
+        (choice.packed.format, choice.format)
+        for choice in choices
+        if choice.packed is not None and choice.is_lossy
+    )
+    for (old, new), count in sorted(changed.items()):
+        log.warning(
+            "%d tensors in %s become %s; the certificate tells how far that is from them",
+            count,
+            old,
+            new,
+        )
 
 
 def packed_of(entry: Stored, tensor: ir.TensorProtocol) -> LazyTensor | None:

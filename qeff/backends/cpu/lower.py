@@ -7,8 +7,7 @@ Weights are packed while they are written, some rows at a time.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from qeff.compile.calibration import Calibrator
-from qeff.compile.lowering import SectionWriter
+from qeff.compile.lowering import SectionWriter, token_border
 from qeff.compile.matrices import Stored, rewrite, split_weights
 from qeff.compile.panels.layout import panel_shape
 from qeff.compile.panels.matrix import (
@@ -32,15 +31,12 @@ from qeff.compile.panels.packing import Sums, stream_panels
 from qeff.compile.passes.fold import values_of
 from qeff.compile.plan import plan
 from qeff.compile.plan.cutting import can_cut, read_cut
-from qeff.compile.precision import Choice, choose
+from qeff.compile.precision import Choice, choose, classes, tell_conversions
 from qeff.compile.quantize.report import ErrorReport
-from qeff.container.manifest import Port
-from qeff.container.program import Program
 from qeff.container.weights import ArrayStream
 from qeff.core.errors import CompileError
 from qeff.core.options import CompileOptions
 from qeff.core.progress import log
-from qeff.core.spec import INPUT_IDS, LOGITS, POSITION_IDS
 from qeff.ops import validate
 
 if TYPE_CHECKING:
@@ -73,19 +69,19 @@ def lower(graph: Graph, options: CompileOptions, out: SectionWriter) -> None:
     }
     program = rewrite(planned, entries, dtypes)
     validate(program)
-    _tell_conversions(list(choices.values()))
+    tell_conversions(choices.values())
     report = ErrorReport()
     matrices = [(entry, choices[entry.name]) for entry in entries if entry.is_matrix]
     calibrator = Calibrator(planned, tensors, (out.calibration, options.calibration), matrices)
     for entry in calibrator.in_order(entries):
         packing = Packing(tensors[entry.source], choices.get(entry.name), report, calibrator)
         _promise(entry, packing, out)
-    if any(_is_lossy(choice) for choice in choices.values()):
+    if any(choice.is_lossy for choice in choices.values()):
         out.add_report("quantisation", report.summary)
         out.add_report("calibration", calibrator.report)
     kv = _kv_precision(options)
-    out.precision = _classes(entries, choices) | {"kv": kv}
-    out.inputs, out.outputs = _border(program)
+    out.precision = classes(entries, choices) | {"kv": kv}
+    out.inputs, out.outputs = token_border(program)
     data = program.to_json() | {"engine": {"layout": LAYOUT, "kv": kv}}
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
     out.write_bytes(PROGRAM, text.encode())
@@ -93,11 +89,6 @@ def lower(graph: Graph, options: CompileOptions, out: SectionWriter) -> None:
 
 def _plain_dtype(entry: Stored) -> str:
     return "f32" if entry.dtype in ("f16", "bf16") else entry.dtype
-
-
-def _is_lossy(choice: Choice) -> bool:
-    """Whether the change of numbers is one to report; rounding to fp16 is not."""
-    return not choice.is_exact and choice.format not in _UNQUANTISED
 
 
 def _kv_precision(options: CompileOptions) -> str:
@@ -138,7 +129,7 @@ def _stream(entry: Stored, packing: Packing, choice: Choice) -> Iterator[np.ndar
         ) from error
     if choice.format == "f16" and sums.error > _HALF_ERROR**2 * sums.energy:
         log.warning("the weight %s has values outside the range of fp16", entry.source)
-    if not _is_lossy(choice):
+    if not choice.is_lossy:
         return
     for role in sorted(entry.roles):
         report.add(role, entry.source, sums.error, sums.energy)
@@ -170,37 +161,3 @@ def _cut_matrix(entry: Stored, tensor: ir.TensorProtocol) -> Matrix:
         return np.ascontiguousarray(part.T if entry.is_transposed else part, np.float32)
 
     return Matrix(shape, read)
-
-
-def _tell_conversions(choices: Sequence[Choice]) -> None:
-    """Say which packed formats are not run as they are."""
-    changed = Counter(
-        (choice.packed.format, choice.format)
-        for choice in choices
-        if choice.packed is not None and _is_lossy(choice)
-    )
-    for (old, new), count in sorted(changed.items()):
-        log.warning(
-            "%d tensors in %s become %s; the certificate tells how far that is from them",
-            count,
-            old,
-            new,
-        )
-
-
-def _classes(entries: Sequence[Stored], choices: Mapping[str, Choice]) -> dict[str, str]:
-    """The formats of each weight class, joined where there are several."""
-    found: dict[str, set[str]] = {"linear": set(), "head": set(), "embedding": set()}
-    for entry in entries:
-        if entry.is_matrix:
-            for role in entry.roles:
-                found.setdefault(role, set()).add(choices[entry.name].label)
-    found["other"] = {"fp32"} | found.get("other", set())
-    return {role: "+".join(sorted(labels)) for role, labels in found.items() if labels}
-
-
-def _border(program: Program) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
-    """What goes in for each token, and what comes out for each row."""
-    logits = program.values[program.logits]
-    inputs = (Port(INPUT_IDS, "i64", ("tokens",)), Port(POSITION_IDS, "i64", ("tokens",)))
-    return inputs, (Port(LOGITS, logits.dtype, ("rows", *logits.shape)),)

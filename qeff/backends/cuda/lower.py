@@ -8,8 +8,7 @@ that is not there are left out and named, for the session to draw them.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ import onnx_ir as ir
 
 from qeff.backends.cuda import layout
 from qeff.compile.calibration import Calibrator
-from qeff.compile.lowering import SectionWriter
+from qeff.compile.lowering import SectionWriter, token_border
 from qeff.compile.matrices import Stored, rewrite, split_weights
 from qeff.compile.panels.matrix import (
     Matrix,
@@ -32,15 +31,12 @@ from qeff.compile.panels.matrix import (
 from qeff.compile.panels.packing import Sums, stream_codes
 from qeff.compile.passes.fold import values_of
 from qeff.compile.plan import plan
-from qeff.compile.precision import CONVERTED, Choice, choose
+from qeff.compile.precision import CONVERTED, Choice, choose, classes, tell_conversions
 from qeff.compile.quantize.report import ErrorReport
-from qeff.container.manifest import Port
 from qeff.container.program import Program
 from qeff.container.weights import ArrayStream, WeightSpec
 from qeff.core.errors import CompileError
 from qeff.core.options import CompileOptions
-from qeff.core.progress import log
-from qeff.core.spec import INPUT_IDS, LOGITS, POSITION_IDS
 from qeff.export.artifact import CheckpointTensor
 from qeff.ops import validate
 
@@ -98,7 +94,7 @@ def lower(graph: Graph, options: CompileOptions, out: SectionWriter) -> None:
     }
     program = rewrite(planned, entries, dtypes)
     validate(program)
-    _tell_conversions(list(choices.values()))
+    tell_conversions(choices.values())
     report, written = ErrorReport(), Written()
     matrices = [(entry, choices[entry.name]) for entry in entries if entry.is_matrix]
     calibrator = Calibrator(planned, tensors, (out.calibration, options.calibration), matrices)
@@ -112,12 +108,12 @@ def lower(graph: Graph, options: CompileOptions, out: SectionWriter) -> None:
         else:
             packing = Packing(tensor, choices[entry.name], report, calibrator)
             _promise(entry, packing, out)
-    if any(_is_lossy(choice) for choice in choices.values()) and not written.drawn:
+    if any(choice.is_lossy for choice in choices.values()) and not written.drawn:
         out.add_report("quantisation", report.summary)
         out.add_report("calibration", calibrator.report)
     out.has_all_weights = not written.drawn
-    out.precision = _classes(entries, choices) | {"kv": _LABELS.get(kv, kv)}
-    out.inputs, out.outputs = _border(program)
+    out.precision = classes(entries, choices) | {"kv": _LABELS.get(kv, kv)}
+    out.inputs, out.outputs = token_border(program)
     engine = {"layout": LAYOUT, "compute": compute, "kv": kv, "drawn": sorted(written.drawn)}
     data = program.to_json() | {"engine": engine}
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -168,11 +164,6 @@ def _is_special_table(entry: Stored, planned: Program) -> bool:
 
 def _exact_table(choice: Choice) -> Choice:
     return replace(choice, format="f32", label="fp32")
-
-
-def _is_lossy(choice: Choice) -> bool:
-    """Whether the change of numbers is one to report; rounding of plain floats is not."""
-    return not choice.is_exact and choice.format not in _DTYPES
 
 
 def _is_random(entry: Stored, tensor: ir.TensorProtocol) -> bool:
@@ -237,7 +228,7 @@ def _codes(
         raise CompileError(
             f"the weight {entry.source} is damaged: {error}", "download the checkpoint again"
         ) from error
-    if not _is_lossy(choice):
+    if not choice.is_lossy:
         return
     for role in sorted(entry.roles):
         packing.report.add(role, entry.source, sums.error, sums.energy)
@@ -270,37 +261,3 @@ def _floats(entry: Stored, packing: Packing, form: str) -> np.ndarray:
 def _plain(tensor: ir.TensorProtocol, dtype: str) -> np.ndarray:
     values = np.asarray(values_of(tensor))
     return values.astype(np.float32, copy=False) if dtype == "f32" else values
-
-
-def _tell_conversions(choices: Sequence[Choice]) -> None:
-    """Say which packed formats are not run as they are."""
-    changed = Counter(
-        (choice.packed.format, choice.format)
-        for choice in choices
-        if choice.packed is not None and _is_lossy(choice)
-    )
-    for (old, new), count in sorted(changed.items()):
-        log.warning(
-            "%d tensors in %s become %s; the certificate tells how far that is from them",
-            count,
-            old,
-            new,
-        )
-
-
-def _classes(entries: Sequence[Stored], choices: Mapping[str, Choice]) -> dict[str, str]:
-    """The formats of each weight class, joined where there are several."""
-    found: dict[str, set[str]] = {"linear": set(), "head": set(), "embedding": set()}
-    for entry in entries:
-        if entry.is_matrix:
-            for role in entry.roles:
-                found.setdefault(role, set()).add(choices[entry.name].label)
-    found["other"] = {"fp32"} | found.get("other", set())
-    return {role: "+".join(sorted(labels)) for role, labels in found.items() if labels}
-
-
-def _border(program: Program) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
-    """What goes in for each token, and what comes out for each row."""
-    logits = program.values[program.logits]
-    inputs = (Port(INPUT_IDS, "i64", ("tokens",)), Port(POSITION_IDS, "i64", ("tokens",)))
-    return inputs, (Port(LOGITS, logits.dtype, ("rows", *logits.shape)),)

@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from qeff.compile.lowering import SectionWriter, refuse_overrides
+from qeff.compile.lowering import SectionWriter, refuse_overrides, token_border
 from qeff.compile.passes.fold import values_of
 from qeff.compile.plan import plan
-from qeff.container.manifest import Port
-from qeff.container.program import Program
 from qeff.core.errors import CompileError
 from qeff.core.options import CompileOptions
-from qeff.core.spec import INPUT_IDS, LOGITS, POSITION_IDS
 
 if TYPE_CHECKING:
     from qeff.export.artifact import Graph
@@ -40,7 +37,7 @@ def lower(graph: Graph, options: CompileOptions, out: SectionWriter) -> None:
     for value in program.weights():
         tensor = tensors[value.name]
         out.add_weight(value.name, value.shape, value.dtype, partial(_values, tensor))
-    out.inputs, out.outputs = _border(program)
+    out.inputs, out.outputs = token_border(program)
     formats = sorted({value.dtype for value in program.weights()})
     out.precision = {"weights": "+".join(formats), "kv": "fp32"}
     text = json.dumps(program.to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -49,10 +46,3 @@ def lower(graph: Graph, options: CompileOptions, out: SectionWriter) -> None:
 
 def _values(tensor: ir.TensorProtocol) -> np.ndarray:
     return np.asarray(values_of(tensor))
-
-
-def _border(program: Program) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
-    """What goes in for each token, and what comes out for each row."""
-    logits = program.values[program.logits]
-    inputs = (Port(INPUT_IDS, "i64", ("tokens",)), Port(POSITION_IDS, "i64", ("tokens",)))
-    return inputs, (Port(LOGITS, logits.dtype, ("rows", *logits.shape)),)

@@ -41,3 +41,17 @@ def release(PDL: tl.constexpr):
     """Let the next kernel start, as far as there is room beside this one."""
     if PDL:
         gdc_launch_dependents()
+
+
+@triton.jit
+def prefetch(place, inside, PDL: tl.constexpr):
+    """Ask for lines of weights, which no kernel writes, before the kernel waits."""
+    if PDL:
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.u32 $0, 0; }",
+            "=r,l,r",
+            [place.to(tl.int64), inside.to(tl.int32)],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )

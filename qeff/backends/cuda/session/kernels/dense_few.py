@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from qeff.backends.cuda.session.kernels.gated import activate
-from qeff.backends.cuda.session.launch import release, settings, wait
+from qeff.backends.cuda.session.launch import prefetch, release, settings, wait
 from qeff.backends.cuda.session.matrix import Matrix, Norm
 
 LINE = 128  # bytes that memory fetches at once
@@ -53,20 +53,6 @@ def _fetch(place, inside, EVEN: tl.constexpr):
     else:
         tile = tl.load(place, mask=inside, other=0.0, eviction_policy="evict_first")
     return tile
-
-
-@triton.jit
-def _prefetch(place, inside, PDL: tl.constexpr):
-    """Bring lines into the second cache; without overlap of kernels there is nothing to gain."""
-    if PDL:
-        tl.inline_asm_elementwise(
-            "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.u32 $0, 0; }",
-            "=r,l,r",
-            [place.to(tl.int64), inside.to(tl.int32)],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
 
 
 @triton.jit
@@ -250,10 +236,10 @@ def _tiles(
     column = tl.arange(0, COLUMNS)
     begin = weights + tl.minimum(row, rows - 1).to(tl.int64)[:, None] * K
     line = tl.arange(0, LINES) * PER_LINE
-    _prefetch(begin + line[None, :], (line < K)[None, :] & (row < rows)[:, None], PDL)
+    prefetch(begin + line[None, :], (line < K)[None, :] & (row < rows)[:, None], PDL)
     if ACTIVATION is not None:
         aside = begin + rows.to(tl.int64) * K
-        _prefetch(aside + line[None, :], (line < K)[None, :] & (row < rows)[:, None], PDL)
+        prefetch(aside + line[None, :], (line < K)[None, :] & (row < rows)[:, None], PDL)
     wait(PDL)
     own = x + token.to(tl.int64)[:, None] * x_stride
     is_token = (token < tokens)[:, None]

@@ -44,20 +44,6 @@ def arrays(matrix: Matrix, extra: torch.dtype) -> Packed:
 
 
 @triton.jit
-def prefetch(place, inside, PDL: tl.constexpr):
-    """Ask for lines of weights, which no kernel writes, before the kernel waits."""
-    if PDL:
-        tl.inline_asm_elementwise(
-            "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.u32 $0, 0; }",
-            "=r,l,r",
-            [place.to(tl.int64), inside.to(tl.int32)],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
-
-
-@triton.jit
 def row_index(tile, rows, ROWS: tl.constexpr, GATED: tl.constexpr):
     """The matrix rows of a tile: gate rows, then the up rows that belong to them."""
     m = tl.arange(0, ROWS)

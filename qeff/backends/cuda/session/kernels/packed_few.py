@@ -22,7 +22,6 @@ from qeff.backends.cuda.session.kernels.packed_around import (
     arrays,
     finish,
     inputs,
-    prefetch,
     row_index,
 )
 from qeff.backends.cuda.session.kernels.packed_decode import (
@@ -34,7 +33,7 @@ from qeff.backends.cuda.session.kernels.packed_decode import (
 )
 from qeff.backends.cuda.session.kernels.packed_lanes import lanes
 from qeff.backends.cuda.session.kernels.packed_one import pieces, whole
-from qeff.backends.cuda.session.launch import release, settings, wait
+from qeff.backends.cuda.session.launch import prefetch, release, settings, wait
 from qeff.backends.cuda.session.matrix import Matrix
 
 FEW = 16  # tokens of one launch

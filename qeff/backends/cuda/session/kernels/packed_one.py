@@ -11,9 +11,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from qeff.backends.cuda.session.kernels.packed_around import finish, prefetch, row_index
+from qeff.backends.cuda.session.kernels.packed_around import finish, row_index
 from qeff.backends.cuda.session.kernels.packed_decode import group_numbers
-from qeff.backends.cuda.session.launch import release, wait
+from qeff.backends.cuda.session.launch import prefetch, release, wait
 
 
 @triton.jit
