@@ -33,11 +33,21 @@ static inline void prepare_token(const RoundedActivations& rounded, int64_t row,
   }
 }
 
+// Up to this many tokens are multiplied by strips: more are worth unpacked weights.
+template <class F>
+inline constexpr int64_t kStripTokens = F::kSteps == 0 ? 40 : F::kSteps == 1 ? 16 : 8;
+// Up to this many of those by group(): from 8 on, 4-bit weights that are unpacked once for 8 tokens pay more.
+template <class F>
+inline constexpr int64_t kGroupTokens = !kTakesGroup<F> ? 0 : F::kSteps == 0 ? kStripTokens<F> : 7;
+
 // How many tokens a tile has where `left` are left of num_tokens; where it has more, the last one fills it up.
 template <class F, bool HasOffset>
 static inline int tile_len(int64_t left, int64_t num_tokens) {
   if (num_tokens == 1) return 1;
   if (num_tokens <= kStreamTokens) return kStreamTokens;
+  if (HasOffset && num_tokens <= kGroupTokens<F>) {  // 8, which pays most, where no less than 3 are left after it
+    return static_cast<int>(left <= 8 ? left : left < 11 ? 6 : 8);
+  }
   if (kHasStrips && left < kTileTokens) {
     return static_cast<int>(HasOffset && kTakesFew<F> && left > 1 ? left : left + left % 2);
   }
@@ -53,7 +63,7 @@ template <class F, bool HasOffset, class Body>
   if constexpr (kHasStrips) {
     if (len == 2) return body(Constant<2>{});
     if (len == 6) return body(Constant<6>{});
-    if constexpr (HasOffset && kTakesFew<F>) {
+    if constexpr (HasOffset && (kTakesFew<F> || kTakesGroup<F>)) {
       if (len == 3) return body(Constant<3>{});
       if (len == 5) return body(Constant<5>{});
       if (len == 7) return body(Constant<7>{});
@@ -72,10 +82,6 @@ static constexpr int64_t unit_block_bytes() {
 // Blocks of the largest stretch for one token or two.
 inline constexpr int64_t kStreamBlocks = kStreamTokens > 4 ? 384 : 768;
 inline constexpr int64_t kMaxTokens = 128;  // that lie in scratch at once
-// Up to this many tokens are multiplied by strips: more are worth unpacked weights.
-template <class F>
-inline constexpr int64_t kStripTokens = F::kSteps == 0 ? 40 : F::kSteps == 1 ? 16 : 8;
-
 // All tokens, panels [first, last) with weights that have an offset or not.
 template <class F, bool HasOffset>
 [[gnu::noinline]] static void linear_int8(const LinearArgs& args, int64_t first, int64_t last, uint8_t* scratch) {
@@ -92,7 +98,11 @@ template <class F, bool HasOffset>
   const int64_t num_blocks = (args.cols + 31) / 32;
   const int64_t bytes_of_panel = (args.cols + kUnit.cols - 1) / kUnit.cols * kUnit.bytes;
   const bool streams = HasOffset && args.num_tokens <= kStreamTokens;
-  const int64_t num_stretches = max_of(1, ceil_div(num_blocks, streams ? kStreamBlocks : kTileBlocks));
+  const bool groups = HasOffset && !streams && args.num_tokens <= kGroupTokens<F>;
+  const int64_t most_blocks = streams  ? kStreamBlocks
+                              : groups ? kRoom / (ceil_div(args.num_tokens, kTileTokens) * kTileTokens * kTokenBytes)
+                                       : kTileBlocks;
+  const int64_t num_stretches = max_of(1, ceil_div(num_blocks, most_blocks));
   const int64_t stretch = ceil_div(ceil_div(num_blocks, num_stretches), F::kUnitBlocks) * F::kUnitBlocks;
   const int64_t room = streams ? kTileTokens : min_of(kMaxTokens, kRoom / (max_of(stretch, 1) * kTokenBytes));
   const int64_t num_parts = max_of(1, ceil_div(args.num_tokens, room / kTileTokens * kTileTokens));
@@ -134,7 +144,7 @@ template <class F, bool HasOffset>
         const uint8_t* units = args.panels + p * bytes_of_panel + b0 / F::kUnitBlocks * kUnit.bytes;
         PanelOutput output(args, p, b0 == 0, b0 + here >= num_blocks);
         bool has_products = true;
-        if (!streams) {
+        if (!streams && !groups) {
           if constexpr (kTakesFew<F> && HasOffset) {
             unpack_heads<F, FewUnit>(units, here, weights);
             if (args.num_tokens >= 8 && F::kSums == 1) unpack_scales<F>(units, here, reinterpret_cast<float*>(weights));
@@ -161,7 +171,14 @@ template <class F, bool HasOffset>
             if constexpr (HasOffset && n <= kStreamTokens) {
               if (streams) return stream<F, n>(units, here, tokens, output.edge(), y);
             }
-            if constexpr (n > 1) {
+            if constexpr (HasOffset && kTakesGroup<F> && n > kStreamTokens) {
+              // Tiles after the first one find all in the caches: they, and the last panels, ask for what they read.
+              const auto after = [&](int64_t num) QEFF_INLINE_BODY {
+                return units + (t == 0 && p + num < last ? num * bytes_of_panel : 0);
+              };
+              if (groups) return group_panel<F, Block>(units, here, tokens, output.edge(), y, after(1), after(2));
+            }
+            if constexpr (n > 1 && !(HasOffset && kTakesGroup<F> && (n % 2 == 1 || F::kSteps == 0))) {
               tile_panel<F, Block>(units, weights, has_products, here, tokens, output.edge(), y, next);
             }
           });

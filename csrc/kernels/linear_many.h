@@ -1,7 +1,7 @@
 // Products of the block formats with many tokens: a stretch of a panel is unpacked into scratch once, row vector by row
 // vector, weights of 8 bits with their scales as floats behind each block, and tiles of one row vector and some tokens
 // run over it. Where that does not pay, only the scales go to scratch and strips of rows unpack codes for a few tokens
-// at a time. Included by linear_int8.h alone.
+// at a time, or not even those. Included by linear_int8.h alone.
 #pragma once
 
 #include "kernels/linear_block.h"
@@ -326,6 +326,51 @@ template <class F, class Block, class Unit>
         units, num_units, v, tokens->q[0], heads + v * num_units, next, result);
   }
   unrolled<NT>([&](auto t) QEFF_INLINE_BODY { edge.end(result[t], y[t], v); });
+}
+
+// Whether a few tokens are multiplied by group() below, which reads weights and scales as a panel has them.
+template <class F>
+inline constexpr bool kTakesGroup = kHasStrips && F::kUnitBlocks == 1 && F::kSums == 1 && F::kScales == 2;
+
+// Blocks of the largest piece of a stretch that is multiplied at once: two of them and their tokens lie in a
+// first-level cache.
+inline constexpr int64_t kGroupBlocks = 24;
+
+// All rows times 3 to 8 tokens, where nothing is unpacked into scratch. near, far: what is asked for, as large as
+// the piece itself, into a first-level cache and into one further away.
+template <class F, class Block, class Unit>
+[[gnu::noinline]] static void group(const uint8_t* units, int64_t num_blocks, const Block* tokens, const Edge& edge,
+                                    float* const* y, const uint8_t* near, const uint8_t* far) {
+  using Codes = typename Unit::template CodesOf<F::kSteps == 0 ? 8 : 4>;
+  constexpr int NT = Block::kTokens;
+  static_assert(Codes::kBlockBytes == unit_layout(F::kFormat).bytes && F::kStart == kStartWhole);
+  for (int v = 0; v < kPanelVecs; ++v) {
+    F32 result[NT];
+    unrolled<NT>([&](auto t) QEFF_INLINE_BODY { result[t] = edge.begin(y[t], v); });
+    if (num_blocks > 0) {
+      Unit::template add_blocks<Codes, NT, sizeof(Block)>(units, num_blocks, v, tokens->q[0], kStartWholeValue, near,
+                                                          far, result);
+    }
+    unrolled<NT>([&](auto t) QEFF_INLINE_BODY { edge.end(result[t], y[t], v); });
+  }
+}
+
+// The same for a stretch. next, after_next: the stretch of the next panel and of the one after it.
+template <class F, class Block>
+static inline void group_panel(const uint8_t* units, int64_t num_blocks, const Block* tokens, const Edge& edge,
+                               float* const* y, const uint8_t* next, const uint8_t* after_next) {
+  constexpr int kUnitBytes = unit_layout(F::kFormat).bytes;
+  const int64_t num_pieces = max_of(1, ceil_div(num_blocks, kGroupBlocks)), piece = ceil_div(num_blocks, num_pieces);
+  // Piece i, where those of the next panel come after the last one.
+  const auto piece_at = [&](int64_t i) {
+    if (i >= 2 * num_pieces) return after_next;
+    return i < num_pieces ? units + i * piece * kUnitBytes : next + (i - num_pieces) * piece * kUnitBytes;
+  };
+  for (int64_t i = 0; i < num_pieces; ++i) {
+    const Edge of_piece = {edge.is_first && i == 0, i + 1 == num_pieces ? edge.bias : nullptr};
+    group<F, Block, GroupUnit>(piece_at(i), min_of(piece, num_blocks - i * piece), tokens + i * piece, of_piece, y,
+                               piece_at(i + 1), piece_at(i + 2));
+  }
 }
 
 // The same for all 16 rows on a processor that multiplies whole tiles.

@@ -112,6 +112,7 @@ inline constexpr int kFloatTileTokens = 8;
 inline constexpr bool kHasStrips = false;
 struct StripUnit {};
 struct FewUnit {};
+struct GroupUnit {};
 inline constexpr bool kHasStreamUnit = false;
 struct StreamUnit {};
 inline constexpr bool kHasHalfUnit = false;

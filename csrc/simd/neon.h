@@ -318,6 +318,7 @@ static inline int32_t store_rounded(int8_t* p, const F32 (&x)[32 / kLanes]) {
 }  // namespace qeff::QEFF_ISA
 
 #include "simd/neon_few.h"
+#include "simd/neon_group.h"
 #include "simd/neon_half.h"
 #include "simd/neon_stream.h"
 #include "simd/neon_strip.h"

@@ -152,6 +152,8 @@ inline constexpr bool kHasStrips = false;
 struct StripUnit {};
 // The same for fewer: simd/neon_few.h.
 struct FewUnit {};
+// The same for formats with one scale a block, any number of tokens from 3 to 8: simd/neon_group.h.
+struct GroupUnit {};
 // Multiplies a panel of MXFP6 with one token, where there is one: simd/neon_stream.h.
 inline constexpr bool kHasStreamUnit = false;
 struct StreamUnit {};

@@ -560,14 +560,14 @@ int main() {
       const Matrix m = random_matrix(format, large ? large_shapes[i][0] : shapes[i][0],
                                      large ? large_shapes[i][1] : shapes[i][1], random);
       if (m.cols <= 256) test_unpack_row(m);
-      for (const int64_t num_tokens : {1, 2, 3, 4, 5, 8, 11}) {
+      for (const int64_t num_tokens : {1, 2, 3, 4, 5, 7, 8, 11}) {
         test_products(m, num_tokens, num_tokens % 2 == 0, num_tokens % 3 != 0, random);
       }
       if (i >= 3) test_batches(m, i == 3 ? 250 : 20, random);
     }
     // Long rows: several stretches of scratch on all paths.
     const Matrix m = random_matrix(format, 18, 35072, random);
-    for (const int64_t num_tokens : {1, 2, 4, 5}) test_products(m, num_tokens, false, true, random);
+    for (const int64_t num_tokens : {1, 2, 4, 5, 7}) test_products(m, num_tokens, false, true, random);
     const Matrix wide = random_matrix(format, 18, 3328, random);
     test_products(wide, 43, true, false, random);
     const Matrix none = random_matrix(format, 5, 0, random);
