@@ -37,6 +37,7 @@ class Kind:
     """What a program has besides the usual."""
 
     form: str = "f32"
+    value_form: str | None = None  # of the matrices that make attention's values
     compute: str = "f32"
     kv: str = "f32"
     layers: int = 2
@@ -48,6 +49,8 @@ class Kind:
     norm: str = "rms"
     activation: str = "silu"
     guessing: int = 0  # heads whose logits follow the model's
+    experts: int = 0  # in place of a layer's gate, up and down; a token has two of them
+    shared_expert: bool = False  # that every token has besides
 
 
 class Draft:
@@ -87,8 +90,8 @@ class Draft:
         self.values.append(Value(name, "weight", array.shape, "f32"))
         return len(self.values) - 1
 
-    def linear(self, x: int, size: int, weight: int | None = None) -> int:
-        weight = self.weight((size, self.values[x].shape[-1])) if weight is None else weight
+    def linear(self, x: int, size: int, weight: int | None = None, form: str | None = None) -> int:
+        weight = self.weight((size, self.values[x].shape[-1]), form) if weight is None else weight
         inputs = [x, weight]
         if self.kind.biases:
             inputs.append(self.weight((size,)))
@@ -125,7 +128,7 @@ def attention(draft: Draft, layer: int, x: int, y: int, turns: tuple[int, int]) 
     asked, own = (draft.rows(y), tuple(map(draft.rows, turns))) if is_last else (y, turns)
     parts = []
     for source, heads, table in ((asked, HEADS, own), (y, KV_HEADS, turns), (y, KV_HEADS, None)):
-        flat = draft.linear(source, heads * DIM)
+        flat = draft.linear(source, heads * DIM, form=None if table else kind.value_form)
         part = draft.add("reshape", [flat], (heads, DIM), shape=[heads, DIM])
         if table is not None:
             if kind.head_norms:
@@ -142,6 +145,33 @@ def attention(draft: Draft, layer: int, x: int, y: int, turns: tuple[int, int]) 
     return flat, draft.rows(x) if is_last else x
 
 
+def gated(draft: Draft, y: int) -> int:
+    """Gate, up and down."""
+    gate, up = draft.linear(y, MIDDLE), draft.linear(y, MIDDLE)
+    both = draft.add("gated", [gate, up], (MIDDLE,), activation=draft.kind.activation)
+    return draft.linear(both, WIDTH)
+
+
+def experts(draft: Draft, y: int) -> int:
+    """The two best of some experts, with their part of the shares that a router gives."""
+    num = draft.kind.experts
+    shares = draft.add("softmax", [draft.linear(y, num)], (num,), axis=0)
+    best, index = chosen(draft, shares)
+    total = draft.add("reduce", [best], (1,), function="sum", axes=(0,), keepdims=True)
+    weight = draft.add("binary", [best, total], (2,), function="div")
+    up, down = draft.weight((num, 2 * MIDDLE, WIDTH)), draft.weight((num, WIDTH, MIDDLE))
+    inputs = [y, index, weight, up, down]
+    return draft.add("moe", inputs, (WIDTH,), activation=draft.kind.activation)
+
+
+def chosen(draft: Draft, scores: int) -> tuple[int, int]:
+    """The two best scores, and which they are."""
+    best = draft.add("topk", [scores], (2,), k=2, axis=0, largest=True)
+    draft.values.append(Value(f"index{best}", draft.values[best].kind, (2,), "i64"))
+    draft.ops[-1] = replace(draft.ops[-1], outputs=(best, best + 1))
+    return best, best + 1
+
+
 def make_program(kind: Kind) -> tuple[Program, dict[str, np.ndarray]]:
     """The program and its weights in float32."""
     draft = Draft(kind)
@@ -152,9 +182,12 @@ def make_program(kind: Kind) -> tuple[Program, dict[str, np.ndarray]]:
         flat, x = attention(draft, layer, x, draft.normed(x, WIDTH), turns)
         x = draft.total(x, draft.linear(flat, WIDTH))
         y = draft.normed(x, WIDTH)
-        gate, up = draft.linear(y, MIDDLE), draft.linear(y, MIDDLE)
-        both = draft.add("gated", [gate, up], (MIDDLE,), activation=kind.activation)
-        x = draft.total(draft.linear(both, WIDTH), x)
+        if not kind.experts:
+            x = draft.total(gated(draft, y), x)
+        elif kind.shared_expert:
+            x = draft.total(draft.total(experts(draft, y), gated(draft, y)), x)
+        else:
+            x = draft.total(experts(draft, y), x)
     size = VOCAB * (1 + kind.guessing)
     logits = draft.linear(draft.normed(x, WIDTH), size, table if kind.is_tied else None)
     caches = tuple(CacheLayer(i, KV_HEADS, DIM, DIM) for i in range(kind.layers))
@@ -191,6 +224,7 @@ class MemoryContainer:
             self._arrays[name] = values.astype(PLAIN[form])
             self.floats[name] = self._arrays[name].astype(np.float32)
             return
+        shape, values = values.shape, values.reshape(-1, values.shape[-1])  # a stack is one too
         coded, _ = code_rows(values, form)
         (scales,) = coded.inner
         if form in ROW_SCALED_DTYPES:
@@ -199,7 +233,7 @@ class MemoryContainer:
             stored, scales = layout.pack_rows(form, coded.codes, scales)
             restored = layout.unpack_rows(form, stored, scales, values.shape[1])
         self._arrays[name], self._arrays[name + ".scales"] = stored, scales
-        self.floats[name] = restored
+        self.floats[name] = restored.reshape(shape)
 
     def file(self, name: str) -> Path:
         return self._path.parent / name

@@ -12,7 +12,6 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from qeff.backends.cuda.session.experts import GATHERED, Experts  # noqa: E402
 from qeff.backends.cuda.session.generic import (  # noqa: E402
     ACTIVATIONS,
     BINARY,
@@ -21,8 +20,6 @@ from qeff.backends.cuda.session.generic import (  # noqa: E402
     Call,
 )
 from qeff.backends.cuda.session.generic_moves import MOVES  # noqa: E402
-from qeff.backends.cuda.session.matrix import Matrix  # noqa: E402
-from qeff.backends.cuda.session.stages import State, Workplace  # noqa: E402
 from qeff.backends.cuda.session.step_info import StepInfo  # noqa: E402
 from qeff.ops import Step, kinds  # noqa: E402
 from qeff.ops import functions as numpy_functions  # noqa: E402
@@ -184,38 +181,6 @@ def test_moves() -> None:
 def test_reduce_span(function: str) -> None:
     compare("reduce_span", [wholes(TOKENS, 2)], function=function)
     compare("reduce_span", [floats(TOKENS)], function=function)
-
-
-@pytest.mark.parametrize("num_tokens", [2, GATHERED])
-@pytest.mark.parametrize(
-    ("gate", "activation"),
-    [("half", "silu"), ("interleaved", "swiglu_clamped"), ("none", "gelu")],
-)
-def test_experts(num_tokens: int, gate: str, activation: str) -> None:
-    experts, width, middle, chosen = 5, 8, 6, 2
-    rows = middle if gate == "none" else 2 * middle
-    draws = np.random.default_rng(3)
-    x = floats(num_tokens, width)
-    index = np.stack([draws.permutation(experts)[:chosen] for _ in range(num_tokens)])
-    weight = np.abs(floats(num_tokens, chosen, seed=1))
-    up, down = floats(experts, rows, width, seed=2), floats(experts, width, middle, seed=4)
-    biases = floats(experts, rows, seed=5), floats(experts, width, seed=6)
-    known = kinds()["moe"]
-    attrs = known.complete({"gate": gate, "activation": activation})
-    expected = known.reference([x, index, weight, up, down, *biases], attrs, STEP)[0]
-    stacks = [m.reshape(-1, m.shape[-1]) for m in (up, down)]
-    stage = Experts(
-        *(Matrix("f32", stack.shape, torch.from_numpy(stack)) for stack in stacks),
-        *(torch.from_numpy(bias) for bias in biases),
-        experts,
-        attrs,
-        (0, 1, 2),
-        (3,),
-    )
-    values = {i: torch.from_numpy(v) for i, v in enumerate((x, index, weight))}
-    state = State(values, info(), Workplace(torch.float32, torch.device("cpu")))
-    stage.run(state)
-    np.testing.assert_allclose(state.values[3].numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_narrow_type_is_kept_and_computed_wide() -> None:

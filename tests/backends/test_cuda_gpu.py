@@ -35,6 +35,9 @@ KINDS = {
     **{form: (Kind(form=form, **BF16), 0.06)
        for form in ("bf16", "q8_0", "q4_0", "mxfp8", "mxfp6", "mxfp4")},
     "fp8": (Kind(form="fp8", **BF16), 0.2),  # inputs are rounded too
+    "f32 experts": (Kind(experts=5), 1e-4),
+    "f32 experts and a shared one": (Kind(experts=5, shared_expert=True), 1e-4),
+    "mxfp4 experts": (Kind(form="mxfp4", experts=5), 1e-4),
     "bf16 kv fp8": (Kind(form="bf16", compute="bf16", kv="fp8"), 0.15),
     "bf16 kv mxint8": (Kind(form="bf16", compute="bf16", kv="mxint8"), 0.1),
 }  # fmt: skip

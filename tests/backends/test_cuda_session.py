@@ -129,6 +129,27 @@ def test_what_is_fused(tmp_path: Path) -> None:
     assert places == {0, 1, 2, None, LOGITS}
 
 
+def test_products_of_one_input_run_side_by_side(tmp_path: Path) -> None:
+    kind = Kind(form="mxfp4", value_form="q8_0", compute="bf16", kv="bf16")
+    session, reference = opened(kind, tmp_path)
+    stages = session._executor.stages(same_rows=True)
+    products = [stage for stage in stages if isinstance(stage, Product)]
+    assert [p.leads for p in products] == [True, False, False, False, False] * 2 + [False]
+    assert [p.joins for p in products] == [False, True, False, False, False] * 2 + [False]
+    compare(session, reference, prompts(1), WIDE)
+    compare(session, reference, decodes(1), WIDE)
+
+
+@pytest.mark.parametrize("form", ["bf16", "mxfp4"])
+def test_deterministic_bits_do_not_depend_on_which_rows_are_asked_for(
+    form: str, tmp_path: Path
+) -> None:
+    kind = Kind(form=form, compute="bf16", kv="bf16")
+    session, _ = opened(kind, tmp_path, deterministic=True)
+    every = session.step(prompts(3, rows="all")).logits
+    np.testing.assert_array_equal(session.step(prompts(3)).logits, every[-1:])
+
+
 def test_a_chunk_and_a_tree(tmp_path: Path) -> None:
     session, reference = opened(Kind(layers=1), tmp_path)
     compare(session, reference, prompts(3), TIGHT)

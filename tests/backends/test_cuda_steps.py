@@ -40,8 +40,8 @@ def extent(tokens: int, spans: int, rows: int, longest: int = 100, **known: bool
     return Extent(tokens, spans, rows, longest, **({"is_decode": False, "is_same": False} | known))
 
 
-def padded(*args: Any, most_captured: int | None = None, most_rows: int = 10**6, **known: Any):
-    return pad(extent(*args, **known), 8192, most_captured, most_rows)
+def padded(*args: Any, most_rows: int = 10**6, **known: Any):
+    return pad(extent(*args, **known), 8192, most_rows)
 
 
 def test_steps_are_padded_to_few_sizes() -> None:
@@ -63,12 +63,10 @@ def test_steps_are_padded_to_few_sizes() -> None:
 
 def test_steps_that_are_not_captured_are_not_padded() -> None:
     assert padded(70, 1, 70, is_same=True, most_rows=100) == Padded(70, 1, 70, 256)
-    assert padded(100, 3, 3, most_captured=32) == Padded(100, 3, 3, 256)
-    assert padded(17, 3, 3, most_captured=20) == Padded(17, 3, 3, 256)
 
 
 def test_padding_fits_into_a_table_of_few_rows() -> None:
-    found = pad(extent(1100, 600, 600, 40), 40, None, 10**6)
+    found = pad(extent(1100, 600, 600, 40), 40, 10**6)
     assert found.reach == 64 and found.tokens - 1100 <= found.reach
 
 

@@ -155,7 +155,8 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     yield _line("load to first token", found, spread, "first_token_s")
     yield f"{'peak memory':<24}{amount(found['peak_rss_bytes']):>10}"
     rate = limits["read_bytes_s"] / 1e9
-    yield f"{'machine reads':<24}{rate:>10.1f} GB/s       ({limits['threads']} threads)"
+    where = f"{limits['threads']} threads" if limits["threads"] else "the device"
+    yield f"{'machine reads':<24}{rate:>10.1f} GB/s       ({where})"
     if limits["int8_mac_s"] is not None:
         yield f"{'machine multiplies':<24}{limits['int8_mac_s'] / 1e9:>10.1f} G int8 MAC/s"
     yield f"{'bandwidth in decode':<24}{found['decode_bandwidth_share']:>10.1%}"

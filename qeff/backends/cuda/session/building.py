@@ -8,6 +8,7 @@ is one op, one stage. What nothing reads is left out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
@@ -17,8 +18,10 @@ from qeff.backends.cuda.session.flow import Flow, position_values, wide_products
 from qeff.backends.cuda.session.generic import COMPUTE
 from qeff.backends.cuda.session.generic_moves import MOVES, embed
 from qeff.backends.cuda.session.heads import attention_stage
+from qeff.backends.cuda.session.linear import is_packed
 from qeff.backends.cuda.session.matrix import Matrix, Norm
 from qeff.backends.cuda.session.merging import Group, bias_of
+from qeff.backends.cuda.session.routing import find_route
 from qeff.backends.cuda.session.stages import Attend, Embed, Generic, Lookup, Product, Stage
 from qeff.container.program import ABSENT, Program
 from qeff.core.errors import ContainerError
@@ -53,6 +56,9 @@ class Builder:
         self._at: dict[int, list[Stage]] = {}  # stages by the place that they stand at
         for group in groups:
             self._place_group(group)
+        for place, op in enumerate(self.program.ops):
+            if op.kind == "moe":
+                self._place_experts(place)
 
     def build(self) -> list[Stage]:
         """All stages in order."""
@@ -63,7 +69,9 @@ class Builder:
             if place in self._taken or is_same or op.outputs[0] in self.fixed:
                 continue
             stages.append(self._stage(place))
-        return list(self._with_tables(_needed(stages, self.flow.resolve(self.program.logits))))
+        stages = _needed(stages, self.flow.resolve(self.program.logits))
+        _pair(stages)
+        return list(self._with_tables(stages))
 
     def _stage(self, place: int) -> Stage:
         op = self.program.ops[place]
@@ -71,8 +79,6 @@ class Builder:
             return attention_stage(self.flow, place, self.fixed, self.store)
         if op.kind == "embed":
             return self._embed(place)
-        if op.kind == "moe":
-            return experts_stage(self.flow, place, self.store)
         function = COMPUTE.get(op.kind) or MOVES.get(op.kind)
         if function is None:
             raise ContainerError(
@@ -145,6 +151,19 @@ class Builder:
         )
         self._at.setdefault(anchor, []).append(stage)
 
+    def _place_experts(self, place: int) -> None:
+        """A stage for chosen experts with what they are added to, and one for their choice."""
+        if (way := find_route(self.flow, place)) is not None and not way[1] & self._taken:
+            self._taken |= way[1]
+            self._at.setdefault(way[0], []).append(way[2])
+        stage, anchor = experts_stage(self.flow, place, self.store), place
+        self._taken.add(place)
+        if (found := self._residual(stage.writes[0])) is not None:
+            anchor, other = found
+            stage.writes, stage.reads = self.program.ops[anchor].outputs, (*stage.reads, other)
+            self._taken.add(anchor)
+        self._at.setdefault(anchor, []).append(stage)
+
     def _residual(self, product: int) -> tuple[int, int] | None:
         """The sum that a product goes into and nothing else, and what it is added to."""
         users = self.flow.users.get(product, [])
@@ -201,3 +220,14 @@ def _needed(stages: Sequence[Stage], logits: int) -> list[Stage]:
             needed.update(stage.reads)
             kept.append(stage)
     return kept[::-1]
+
+
+def _pair(stages: Sequence[Stage]) -> None:
+    """Tell products of one input that stand side by side, and whose kernels can, to overlap."""
+    for one, other in pairwise(stages):
+        if not (isinstance(one, Product) and isinstance(other, Product)):
+            continue
+        is_plain = one.is_wide or other.is_wide or len(one.reads) > 1
+        are_packed = is_packed(one.matrix) and is_packed(other.matrix)
+        if one.reads == other.reads and are_packed and not is_plain:
+            one.leads, other.joins = not one.joins, True

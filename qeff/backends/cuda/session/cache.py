@@ -6,6 +6,7 @@ which rows of it count, the caller knows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -54,18 +55,24 @@ class LayerCache:
 
     def allocate(self, num_blocks: int, device: torch.device | str) -> None:
         """Make room for this many blocks; what there was is lost. They are zero."""
-        self.num_blocks = num_blocks
-        self.keys = self.values = torch.empty(0)  # given back before as much is asked for again
-        self.key_scales = self.value_scales = None
-        self.keys = self._rows(self.key_dim, FORMATS[self.format], device)
-        self.values = self._rows(self.value_dim, FORMATS[self.format], device)
-        if self.format == "mxint8":
-            self.key_scales = self._rows(_parts(self.key_dim), torch.uint8, device)
-            self.value_scales = self._rows(_parts(self.value_dim), torch.uint8, device)
+        self.lay(torch.empty(0, dtype=torch.uint8), 0)  # given back before as much is asked for
+        size = num_blocks * self.bytes_per_block
+        self.lay(torch.zeros(size, dtype=torch.uint8, device=device), num_blocks)
 
-    def _rows(self, width: int, dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
-        shape = (self.num_blocks, self.num_kv_heads, self.block_len, width)
-        return torch.zeros(shape, dtype=dtype, device=device)
+    def lay(self, memory: torch.Tensor, num_blocks: int) -> None:
+        """Use the first bytes of this memory for so many blocks; what they hold counts."""
+        self.num_blocks = num_blocks
+        kind, end = FORMATS[self.format], 0
+        sizes = [(self.key_dim, kind), (self.value_dim, kind)]
+        if self.format == "mxint8":
+            sizes += [(_parts(dim), torch.uint8) for dim in (self.key_dim, self.value_dim)]
+        parts = []
+        for width, dtype in sizes:
+            shape = (num_blocks, self.num_kv_heads, self.block_len, width)
+            start, end = end, end + math.prod(shape) * dtype.itemsize
+            parts.append(memory[start:end].view(dtype).view(shape))
+        self.keys, self.values = parts[:2]
+        self.key_scales, self.value_scales = parts[2:] or (None, None)
 
     def _memory(self) -> list[torch.Tensor]:
         """All there is, as bytes: copies do not depend on the format."""

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import torch
 
 from qeff.backends.cuda.session.building import Builder
-from qeff.backends.cuda.session.experts import GATHERED, Experts
 from qeff.backends.cuda.session.flow import Flow
 from qeff.backends.cuda.session.kernels.embed import resolve
 from qeff.backends.cuda.session.merging import Group
@@ -43,16 +42,6 @@ class Executor:
         self._only_embeds = all(
             isinstance(stage, Embed) for stage in read if program.tokens in stage.reads
         )
-
-    @property
-    def most_captured(self) -> int | None:
-        """Tokens of the largest step that never waits for the host; None: any step."""
-        chosen = [
-            self.program.values[stage.reads[1]].shape[0]
-            for stage in self.stages(same_rows=True)
-            if isinstance(stage, Experts)
-        ]
-        return GATHERED // max(chosen) if chosen else None
 
     def stages(self, same_rows: bool) -> list[Stage]:
         """What a step consists of."""

@@ -8,6 +8,7 @@ share one pool of memory, since they never run beside each other. Knows nothing 
 
 from __future__ import annotations
 
+import traceback
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -100,13 +101,18 @@ class Graphs:
         self._large.clear()
 
     def run_small(self, key: Key, step: Callable[[Key], Made]) -> Made:
-        """Play the step back, or run and capture it."""
+        """Play the step back, or run it and capture it, if there is memory for that."""
         found = self._small.graphs.get(key)
         if found is not None:
             found[0].replay()
             return found[1]
         made = step(key)
-        self._keep(self._small, key, step)
+        if key not in self._refused:
+            try:
+                self._keep(self._small, key, step)
+            except torch.OutOfMemoryError as error:
+                traceback.clear_frames(error.__traceback__)  # they hold on to what was being made
+                self._refused.add(key)
         return made
 
     def run_large(self, key: Key, step: Callable[[Key], Made]) -> Made:

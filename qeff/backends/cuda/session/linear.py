@@ -47,6 +47,8 @@ class Surroundings(TypedDict, total=False):
     bias: torch.Tensor | None
     residual: torch.Tensor | None
     activation: str | None
+    leads: bool
+    joins: bool
 
 
 class Scratch:
@@ -81,7 +83,8 @@ class Scratch:
         return buffer[:size].view(dtype).view(shape)
 
 
-def _is_packed(matrix: Matrix) -> bool:
+def is_packed(matrix: Matrix) -> bool:
+    """Whether the kernels of packed products take it."""
     return not matrix.is_plain and matrix.format != "fp8"
 
 
@@ -123,7 +126,8 @@ def linear(
 
     In order: ``norm`` of x; the product; ``bias`` [N]; with ``activation``, act(first half) *
     second half; ``residual``, which may be ``out`` itself. ``deterministic``: a token's result does
-    not depend on how many others there are.
+    not depend on how many others there are. ``leads``, ``joins``: packed products of one input, one
+    after the other, may run beside each other; the first leads, the others join it.
     """
     around = Around(**surroundings)
     tokens = len(x)
@@ -131,9 +135,9 @@ def linear(
         return
     if deterministic:
         _alike(x, matrix, out, around, scratch)
-    elif tokens > (FEW_TOKENS if _is_packed(matrix) else DENSE_TOKENS):
+    elif tokens > (FEW_TOKENS if is_packed(matrix) else DENSE_TOKENS):
         _many(x, matrix, out, around, scratch)
-    elif _is_packed(matrix):
+    elif is_packed(matrix):
         packed_few(x, matrix, out, around)
     else:
         few(x, matrix, out, around, plan_of(matrix, tokens, around, x.dtype))
@@ -143,7 +147,7 @@ def _alike(
     x: torch.Tensor, matrix: Matrix, out: torch.Tensor, around: Around, scratch: Scratch
 ) -> None:
     """One kernel in one cut for any number of tokens."""
-    if not _is_packed(matrix):
+    if not is_packed(matrix):
         if around.norm is not None and x.dtype == torch.float16:
             x = _normalised(x, around.norm, scratch)
             around = Around(None, around.bias, around.residual, around.activation)
@@ -171,7 +175,7 @@ def _many(
         return
     if around.norm is not None:
         x = _normalised(x, around.norm, scratch)
-    if _is_packed(matrix) and len(x) <= UNPACKED_TOKENS:
+    if is_packed(matrix) and len(x) <= UNPACKED_TOKENS:
         product = out
         if around.activation is not None or around.residual is not None:
             product = scratch.take("product", (len(x), matrix.shape[0]), x.dtype)

@@ -6,6 +6,8 @@ Knows the order of things; the work is done elsewhere.
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -13,8 +15,9 @@ import triton
 from qeff.backends.cuda.session.cache import BLOCK_LEN, LayerCache
 from qeff.backends.cuda.session.choosing import Chooser
 from qeff.backends.cuda.session.executor import Executor
+from qeff.backends.cuda.session.experts import Experts
 from qeff.backends.cuda.session.flow import Flow
-from qeff.backends.cuda.session.memory import Memory
+from qeff.backends.cuda.session.memory import LIBRARIES, PIECE, Memory
 from qeff.backends.cuda.session.merging import merge
 from qeff.backends.cuda.session.padding import row_size
 from qeff.backends.cuda.session.reading import Opened, read_program
@@ -25,10 +28,11 @@ from qeff.backends.cuda.session.weights import Weights
 from qeff.container.program import Program
 from qeff.container.reader import Container
 from qeff.core.errors import DeviceMissing
+from qeff.core.options import CompileOptions
 from qeff.runtime.session import Capabilities, Session
 
 STEP_TOKENS = 8192  # of one sequence in one step
-QUICK_TOKENS = 2048  # of prompts beside decodes
+QUICK_TOKENS = 4096  # of prompts beside decodes
 _LIVE_VALUES = 4  # of the widest, at once, in the estimate of a step's memory
 
 
@@ -39,39 +43,84 @@ def open_on_device(
     place = find_device(device)
     opened = read_program(container)
     memory = Memory(place, vram_budget)
+    with ExitStack() as undone:
+        undone.callback(memory.lift)  # others are not bound by a session that was not opened
+        if vram_budget is not None:
+            memory.check(least_bytes(container, opened))
+        session = _open(container, opened, memory, deterministic)
+        undone.pop_all()
+        return session
+
+
+def _open(container: Container, opened: Opened, memory: Memory, deterministic: bool) -> Session:
     options = container.manifest.options
-    flow = Flow(opened.program, same_rows=True)
-    groups = merge(flow)
-    weights = Weights(container, opened, place)
     with memory.guard("the weights", "take a narrower --precision, or raise --vram-budget"):
-        weights.load(flow, groups, options.ctx_len)
-        workplace = Workplace(opened.compute, place, deterministic, caches(opened))
-        workplace.most_rows = row_size(max(64, options.max_batch))
-        executor = Executor(opened.program, groups, weights, workplace)
-    max_step_tokens = min(options.ctx_len, STEP_TOKENS)
-    reserved = step_bytes(executor, max_step_tokens + options.max_batch, options.max_batch)
-    block_bytes = sum(cache.bytes_per_block for cache in workplace.caches)
+        executor, sizes = load(container, opened, memory.device, deterministic)
+    room = Room.of(executor, options)
     caps = Capabilities(
         vocab_size=container.manifest.model.vocab_size,
         ctx_len=options.ctx_len,
         block_len=BLOCK_LEN,
         max_sequences=options.max_batch,
-        max_step_tokens=max_step_tokens,
-        max_blocks=memory.max_blocks(block_bytes, reserved),
+        max_step_tokens=room.max_step_tokens,
+        max_blocks=memory.max_blocks(room.block_bytes, room.step_bytes, sum(sizes)),
         supports_trees=True,
-        quick_tokens=max(options.prefill_seq_len, QUICK_TOKENS),
+        quick_tokens=room.quick_tokens,
         window=widest_window(opened.program),
         chooses=not opened.num_heads,  # tokens are chosen from whole rows
         num_heads=opened.num_heads,
         overlaps=not opened.num_heads,
     )
     places = limits(opened.program, options.ctx_len)
-    return CudaSession(executor, caps, memory, places, graph_bytes=reserved // 2)
+    return CudaSession(executor, caps, memory, places, graph_bytes=room.step_bytes // 2)
+
+
+def load(
+    container: Container, opened: Opened, device: torch.device, deterministic: bool
+) -> tuple[Executor, list[int]]:
+    """The program with its weights on a device, and the sizes of these; ``meta`` holds none."""
+    options = container.manifest.options
+    flow = Flow(opened.program, same_rows=True)
+    groups = merge(flow)
+    weights = Weights(container, opened, device)
+    weights.load(flow, groups, options.ctx_len)
+    workplace = Workplace(opened.compute, device, deterministic, caches(opened))
+    workplace.most_rows = row_size(max(64, options.max_batch))
+    return Executor(opened.program, groups, weights, workplace), weights.sizes()
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How large steps may be, and what they and a block of the cache take."""
+
+    max_step_tokens: int  # of one sequence
+    quick_tokens: int
+    step_bytes: int
+    block_bytes: int
+
+    @classmethod
+    def of(cls, executor: Executor, options: CompileOptions) -> Room:
+        """What a container's options ask for."""
+        most, count = min(options.ctx_len, STEP_TOKENS), options.max_batch
+        quick_tokens = max(options.prefill_seq_len, QUICK_TOKENS)
+        widest = max(most, min(quick_tokens, most * count))
+        size = Memory.held_for([step_bytes(executor, widest + count, count)]) + LIBRARIES
+        block_bytes = sum(cache.bytes_per_block for cache in executor.place.caches)
+        return cls(most, quick_tokens, size, block_bytes)
+
+
+def least_bytes(container: Container, opened: Opened) -> int:
+    """What a session needs to serve one sequence of full length; nothing is loaded for it."""
+    executor, sizes = load(container, opened, torch.device("meta"), deterministic=False)
+    options = container.manifest.options
+    room = Room.of(executor, options)
+    num_blocks = -(-options.ctx_len // BLOCK_LEN) + 2  # for padding, and what rounding takes
+    return Memory.held_for(sizes) + room.step_bytes + num_blocks * room.block_bytes + 2 * PIECE
 
 
 def find_device(device: str | None) -> torch.device:
     """The device to run on, or an error that says what is missing."""
-    if device is not None:
+    if device is not None and device != "cuda":
         return torch.device(device)
     if torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
@@ -114,14 +163,17 @@ def step_bytes(executor: Executor, num_tokens: int, num_rows: int) -> int:
     """An estimate of what the largest step needs besides weights and cache."""
     place = executor.place
     size = place.compute.itemsize
-    widest, unpacked = 0, 0
+    widest, unpacked, experts = 0, 0, 0
     for stage in executor.stages(same_rows=False):
         if isinstance(stage, Product) and not stage.is_wide:
             rows, columns = stage.matrix.shape
             widest = max(widest, rows + columns)
             if not stage.matrix.is_plain:
                 unpacked = max(unpacked, rows * columns * size)
+        elif isinstance(stage, Experts):
+            chosen = executor.program.values[stage.reads[1]].shape[0]
+            experts = max(experts, stage.bytes_of(num_tokens, chosen, place.compute))
     vocab_size = executor.program.values[executor.program.logits].shape[0]
     logits = 2 * max(num_rows, 64) * vocab_size * torch.float32.itemsize
     choosing = Chooser.memory_of(max(num_rows, 64), vocab_size)
-    return num_tokens * widest * size * _LIVE_VALUES + unpacked + logits + choosing
+    return num_tokens * widest * size * _LIVE_VALUES + unpacked + experts + logits + choosing

@@ -44,16 +44,15 @@ class Padded:
     is_large: bool = False
 
 
-def pad(extent: Extent, ctx_len: int, most_captured: int | None, most_rows: int) -> Padded:
+def pad(extent: Extent, ctx_len: int, most_rows: int) -> Padded:
     """The sizes to run a step with.
 
-    ``most_captured`` is the tokens of the largest step that may be captured, None for any;
-    ``most_rows`` the rows of the largest captured one of more than small size.
+    ``most_rows`` are the rows of the largest captured one of more than small size.
     """
     reach = reach_of(extent.longest, ctx_len)
     is_whole = extent.is_decode and extent.is_same
     size = bucket(extent.tokens, DECODES if is_whole else SMALL)
-    if size is not None and _fits(size, most_captured):
+    if size is not None:
         return Padded(size, size, size, reach, is_small=True)
     plain = Padded(extent.tokens, extent.spans, extent.rows, reach)
     reach = reach_of(extent.longest, ctx_len, LEAST_LARGE_REACH, 4)
@@ -61,13 +60,9 @@ def pad(extent: Extent, ctx_len: int, most_captured: int | None, most_rows: int)
     step = min(MEDIUM_STEP if extent.tokens <= MEDIUM else LARGE_STEP, reach)
     tokens = round_up(extent.tokens, step)
     rows = tokens if extent.is_same else row_size(extent.rows)
-    if not _fits(tokens, most_captured) or rows > most_rows:
+    if rows > most_rows:
         return plain
     return Padded(tokens, _spans(extent, tokens), rows, reach, is_large=True)
-
-
-def _fits(tokens: int, most_captured: int | None) -> bool:
-    return most_captured is None or tokens <= most_captured
 
 
 def _spans(extent: Extent, tokens: int) -> int:

@@ -7,6 +7,7 @@ sizes that come again are played back from captured graphs.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,6 +28,7 @@ from qeff.runtime.session import Batch, Capabilities, StepOutput
 
 MOST_SHOWN = 64 << 20  # bytes of logits that a captured large step may keep
 _HINT = "lower --full-batch-size or --ctx-len, take a narrower --kv-precision, or raise"
+_STEP_HINT = "lower --step-tokens, --prompt-len or --full-batch-size, or raise --vram-budget"
 
 
 class CudaSession:
@@ -65,15 +67,16 @@ class CudaSession:
         """Make room for this many cache blocks; what they held is lost."""
         self._graphs.clear()
         self._num_blocks, self._shape = 0, None
-        size = sum(cache.bytes_per_block for cache in self.caches) * num_blocks
+        for cache in self.caches:  # given back before as much is asked for again
+            cache.lay(torch.empty(0, dtype=torch.uint8), 0)
+        count = num_blocks + 1  # one for padding
+        size = sum(cache.bytes_per_block for cache in self.caches) * count
         with self._memory.guard(f"a cache of {size / (1 << 30):.1f} GiB", f"{_HINT} --vram-budget"):
-            try:
-                for cache in self.caches:
-                    cache.allocate(num_blocks + 1, self._device)  # one for padding
-            except torch.OutOfMemoryError:
-                for cache in self.caches:
-                    cache.allocate(0, self._device)
-                raise
+            # One piece for all layers: it is there or it is not, and rounded up once.
+            memory = torch.zeros(size, dtype=torch.uint8, device=self._device)
+        for cache in self.caches:
+            cache.lay(memory, count)
+            memory = memory[cache.bytes_per_block * count :]
         self._num_blocks = num_blocks
 
     def step(self, batch: Batch) -> StepOutput:
@@ -88,20 +91,21 @@ class CudaSession:
         longest = describe.check(batch, self._shape, self._limits)
         if batch.parents is not None and describe.is_line(batch):
             batch = replace(batch, parents=None)
-        hint = "lower --prompt-len, or the tokens of a step; or raise --vram-budget"
         what = f"a step of {len(batch.tokens)} tokens"
-        with self._memory.guard(what, hint), torch.inference_mode():
+        with self._memory.guard(what, _STEP_HINT), torch.inference_mode():
             return self._begin(batch, self._shape, longest)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, (from, to) each, in order."""
-        for cache, indices in self._copies(pairs):
-            cache.copy_blocks(*indices)
+        with self._memory.guard(f"a copy of {len(pairs)} cache blocks", _STEP_HINT):
+            for cache, indices in self._copies(pairs):
+                cache.copy_blocks(*indices)
 
     def copy_rows(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy what the cache holds of single tokens, (from, to) each, in order."""
-        for cache, indices in self._copies(pairs):
-            cache.copy_rows(*indices)
+        with self._memory.guard(f"a copy of {len(pairs)} cache rows", _STEP_HINT):
+            for cache, indices in self._copies(pairs):
+                cache.copy_rows(*indices)
 
     def memory_rate(self) -> float:
         """Bytes a second that a copy in the device's memory reads and writes."""
@@ -117,6 +121,7 @@ class CudaSession:
         self._graphs.clear()
         for name in ("_executor", "_chooser", "_buffer"):
             setattr(self, name, None)
+        self._memory.lift()
         self._memory.trim()
 
     def _copies(self, pairs: Sequence[tuple[int, int]]) -> list[tuple[LayerCache, Any]]:
@@ -151,7 +156,12 @@ class CudaSession:
             self._make_choosable(padded.rows)
         self._describe(batch, shape, sizes)
         key = Key(sizes, padded.reach, is_decode, is_same, mode)
-        return Pending.make(self._played(key, padded), batch, self._caps)
+        made = self._played(key, padded)
+        if made is None:  # with the memory of captured steps it may fit
+            self._graphs.clear()
+            self._memory.trim()
+            made = self._run(key)
+        return Pending.make(made, batch, self._caps)
 
     def _padded(self, extent: Extent, mode: Mode) -> Padded:
         """The sizes that a step is run with."""
@@ -160,10 +170,17 @@ class CudaSession:
             return Padded(extent.tokens, extent.spans, extent.rows, reach)
         size = torch.float32.itemsize * self._caps.vocab_size * (1 + self._caps.num_heads)
         most_rows = MOST_SHOWN // size if mode.shows else extent.tokens + 1024
-        return pad(extent, self._caps.ctx_len, self._executor.most_captured, most_rows)
+        return pad(extent, self._caps.ctx_len, most_rows)
 
-    def _played(self, key: Key, padded: Padded) -> Made:
-        """The step that was described last, captured or not."""
+    def _played(self, key: Key, padded: Padded) -> Made | None:
+        """The step that was described last, captured or not; None where it did not fit."""
+        try:
+            return self._launched(key, padded)
+        except torch.OutOfMemoryError as error:
+            traceback.clear_frames(error.__traceback__)  # they hold on to what was being made
+            return None
+
+    def _launched(self, key: Key, padded: Padded) -> Made:
         if padded.is_small:
             return self._graphs.run_small(key, self._run)
         made = self._graphs.run_large(key, self._run) if padded.is_large else self._run(key)
@@ -178,8 +195,10 @@ class CudaSession:
         arrays = self._buffer.view(key.sizes)
         info = info_of(arrays, key.sizes, key.longest, key.is_decode)
         is_padded = self._graphs.is_on and key.sizes.rows == key.sizes.tokens
-        logits = self._executor.run(info, key.is_same or is_padded, self._chooser.tokens)
-        if is_padded and not key.is_same:
+        # The stages of all rows differ in what they fuse: for equal bits every step takes others.
+        is_whole = (key.is_same or is_padded) and not self._executor.place.deterministic
+        logits = self._executor.run(info, is_whole, self._chooser.tokens)
+        if is_whole and not key.is_same:
             logits = logits.index_select(0, info.rows)
         tokens = None
         if key.mode.chooses:
@@ -193,9 +212,9 @@ class CudaSession:
         """Have room to choose so many tokens."""
         if num_rows > self._max_choices:
             self._graphs.clear()
-            before, self._max_choices = self._chooser.tokens, num_rows
-            self._chooser = Chooser(num_rows, self._caps.vocab_size, self._device)
-            self._chooser.tokens[: len(before)].copy_(before)
+            chooser = Chooser(num_rows, self._caps.vocab_size, self._device)
+            chooser.tokens[: len(self._chooser.tokens)].copy_(self._chooser.tokens)
+            self._chooser, self._max_choices = chooser, num_rows
 
     def _describe(self, batch: Batch, shape: describe.Shape, sizes: Sizes) -> None:
         """Fill and send the step's description."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from qeff.backends.cuda.session.experts import Experts
 from qeff.backends.cuda.session.stages import LOGITS, Attend, Embed, Product, Stage
 
-_SLOTTED = (Product, Attend, Embed)
+_SLOTTED = (Product, Attend, Embed, Experts)
 
 
 @dataclass(slots=True)

@@ -175,6 +175,8 @@ class Product:
     is_wide: bool = False
     is_in_place: bool = False  # nobody reads the residual again: the sum goes where it is
     slot: int | None = None
+    leads: bool = False  # see ``linear``
+    joins: bool = False
 
     def run(self, state: State) -> None:
         place, x = state.place, state.values[self.reads[0]]
@@ -191,6 +193,8 @@ class Product:
             bias=self.bias,
             residual=residual,
             activation=self.activation,
+            leads=self.leads,
+            joins=self.joins,
             scratch=place.scratch(state.info.num_tokens),
             deterministic=place.deterministic,
         )

@@ -50,7 +50,10 @@ class Weights:
         self._tables: dict[int, torch.Tensor] = {}
 
     def load(self, flow: Flow, groups: Sequence[Group], ctx_len: int) -> None:
-        """Read, or draw, all matrices, and compute what follows from positions."""
+        """Read, or draw, all matrices, and compute what follows from positions.
+
+        On the device ``meta``, which holds nothing, no matrix is read: it tells their sizes.
+        """
         sets = [[flow.inputs[place][1] for place in group.places] for group in groups]
         taken = {value for values in sets for value in values}
         sets += [[value] for value in self._matrix_values() if value not in taken]
@@ -62,6 +65,18 @@ class Weights:
                     done.update(values)
         found = position_tables(self._program, ctx_len, self._host)
         self._tables = {index: self._to_device(array) for index, array in found.items()}
+
+    def sizes(self) -> list[int]:
+        """Bytes of everything on the device, one number for each piece of memory."""
+        tensors: dict[int, torch.Tensor] = {}
+        for place in self._places.values():
+            for part in (place.matrix.codes, place.matrix.scales):
+                if part is not None:
+                    tensors[id(part)] = part
+        own = [array for value, array in self._plain.items() if value not in self._places]
+        for array in (*own, *self._tables.values()):
+            tensors[id(array)] = array
+        return [tensor.numel() * tensor.element_size() for tensor in tensors.values()]
 
     def matrix(self, value: int, num_rows: int | None = None) -> Matrix:
         """A matrix; with ``num_rows`` so many rows from its first on, those below it included."""
@@ -138,6 +153,8 @@ class Weights:
         return Matrix(form, shape, codes, scales)
 
     def _fill(self, name: str, place: _Place, stager: Stager) -> None:
+        if self._device.type == "meta":
+            return
         matrix, rows = place.matrix, slice(place.start, place.stop)
         codes = matrix.codes[rows]
         scales = None if matrix.scales is None else matrix.scales[rows]

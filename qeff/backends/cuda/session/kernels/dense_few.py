@@ -43,6 +43,9 @@ class Around:
     bias: torch.Tensor | None = None
     residual: torch.Tensor | None = None
     activation: str | None = None
+    # Packed products of one token: the next ones read the same input, and so did the one before.
+    leads: bool = False
+    joins: bool = False
 
 
 @triton.jit

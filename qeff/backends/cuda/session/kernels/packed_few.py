@@ -37,7 +37,8 @@ from qeff.backends.cuda.session.launch import prefetch, release, settings, wait
 from qeff.backends.cuda.session.matrix import Matrix
 
 FEW = 16  # tokens of one launch
-FEW_ROWS, SOME_ROWS = 4096, 8192  # of matrices that need other cuts to keep all processors busy
+# Rows of matrices that need other cuts to keep all processors busy, or to leave room beside them.
+SLIM, FEW_ROWS, SOME_ROWS = 2048, 4096, 8192
 REGISTERS = 65536  # of a multiprocessor
 # Inputs times this, and numbers times 2^-POWER, have products far from both ends of f32.
 INPUT_POWER = 100
@@ -61,7 +62,7 @@ def _product(numbers, values):
     return tl.dot(numbers, values.to(numbers.dtype), input_precision="ieee")
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def _dots(
     x, gain, codes, extra, scales, bias, residual, out,
     rows, tokens, x_stride, residual_stride, out_stride, eps,
@@ -115,7 +116,7 @@ def _dots(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def _held(
     x, gain, codes, extra, scales, bias, residual, out,
     rows, tokens, x_stride, residual_stride, out_stride, eps,
@@ -185,7 +186,7 @@ def plan_for(matrix: Matrix, tokens: int, dtype: torch.dtype, *, alike: bool = F
         if not is_whole:
             return Plan(16, 16 if is_wide else 8, 8, 3)
         if is_wide:
-            return Plan(16, splits, 8, 3, 1)
+            return Plan(16, 8, 4, 3) if rows <= SLIM else Plan(16, splits, 8, 3, 1)
         if rows <= FEW_ROWS:
             return Plan(16, splits, 8, 3, 2)
         return Plan(16, splits, 4, 3, 2) if rows > SOME_ROWS else Plan(16, splits, 4, 2, 3)
@@ -246,6 +247,8 @@ def launch(plan: Plan, x: torch.Tensor, matrix: Matrix, out: torch.Tensor, aroun
         return
     assert tokens <= plan.tokens, "room for every token"
     constants |= {"TOKENS": plan.tokens, "STAGES": plan.stages}
+    if is_single:
+        constants |= {"LEADS": around.leads, "JOINS": around.joins}
     if plan.programs == 0:
         constants["STEPS"] = triton.cdiv(packed.groups, plan.splits)
         (pieces if is_single else _dots)[(tiles,)](*arguments, **constants)

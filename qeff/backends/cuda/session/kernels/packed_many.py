@@ -35,7 +35,7 @@ class ManyPlan:
     stages: int
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def _blocks(
     x, codes, extra, scales, bias, out,
     rows, tokens, x_stride, out_stride, code_stride, extra_stride, scale_stride,

@@ -4,6 +4,9 @@ The weights are the first operand, 32 columns (one block) at a time. The second 
 and the inputs of block j stand in column j alone, so the sums of all blocks of a group come out
 side by side in one tile, which their scales multiply at once. ``whole`` keeps the inputs of a
 whole row in registers and goes from tile to tile of rows; ``pieces`` goes along the row.
+
+Products of one input run beside each other: the first (``LEADS``) lets the next start once its
+input is there, and those (``JOINS``) wait for the one before at their end.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ def _inputs(
 
 
 @triton.jit
-def _block_sums(
+def block_sums(
     values, codes, extra, BLOCKS: tl.constexpr, FORMAT: tl.constexpr, ASM: tl.constexpr,
     ROWS: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
@@ -59,11 +62,8 @@ def _block_sums(
 
 
 @triton.jit
-def _scales(scales, group, row, row_stride, BLOCKS: tl.constexpr, FORMAT: tl.constexpr):
-    """The scales of groups of rows in f32 [groups, rows, 8]."""
-    block = tl.arange(0, 8) % BLOCKS
-    place = scales + (row * row_stride)[None, :, None] + (group * BLOCKS)[:, None, None]
-    raw = tl.load(place + block[None, None, :])
+def scale_number(raw, FORMAT: tl.constexpr):
+    """A scale as it is stored, in f32."""
     if FORMAT == "q8_0" or FORMAT == "q4_0":
         scale = raw.to(tl.float32)
     else:
@@ -73,6 +73,14 @@ def _scales(scales, group, row, row_stride, BLOCKS: tl.constexpr, FORMAT: tl.con
 
 
 @triton.jit
+def _scales(scales, group, row, row_stride, BLOCKS: tl.constexpr, FORMAT: tl.constexpr):
+    """The scales of groups of rows in f32 [groups, rows, 8]."""
+    block = tl.arange(0, 8) % BLOCKS
+    place = scales + (row * row_stride)[None, :, None] + (group * BLOCKS)[:, None, None]
+    return scale_number(tl.load(place + block[None, None, :]), FORMAT)
+
+
+@triton.jit(do_not_specialize=["tokens"])
 def whole(
     x, gain, codes, extra, scales, bias, residual, out,
     rows, tokens, x_stride, residual_stride, out_stride, eps,
@@ -80,10 +88,10 @@ def whole(
     K: tl.constexpr, GROUPS: tl.constexpr, BLOCKS: tl.constexpr, FORMAT: tl.constexpr,
     POWER: tl.constexpr, SHIFT: tl.constexpr, ROWS: tl.constexpr, SPLITS: tl.constexpr,
     TOKENS: tl.constexpr, STAGES: tl.constexpr, ACTIVATION: tl.constexpr,
-    ASM: tl.constexpr, PDL: tl.constexpr,
+    ASM: tl.constexpr, LEADS: tl.constexpr, JOINS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Whole rows at a time, tile after tile."""
-    release(PDL)
+    release(PDL and not LEADS)
     split = tl.arange(0, SPLITS)
     # Groups behind the last meet inputs of zero; what is read there must only exist.
     held = split if GROUPS == SPLITS else tl.minimum(split, GROUPS - 1)
@@ -93,7 +101,8 @@ def whole(
     prefetch(ahead, (held >= 0)[None, :] & (row >= 0)[:, None], PDL)
     EVEN: tl.constexpr = K == SPLITS * BLOCKS * 32 and BLOCKS == 8
     EXTRA: tl.constexpr = 32 if ASM else 16
-    wait(PDL)
+    wait(PDL and not JOINS)
+    release(PDL and LEADS)
     values, squares = _inputs(x, gain, split, K, BLOCKS, EVEN, SHIFT)
     total = tl.zeros([1], tl.float32)
     if gain is not None:
@@ -101,7 +110,7 @@ def whole(
     for step in tl.range(0, STEPS, num_stages=STAGES):
         tile = begin + step * tl.num_programs(0)  # one behind the last stores nothing
         row = row_index(tile, rows, ROWS, ACTIVATION is not None)
-        sums = _block_sums(
+        sums = block_sums(
             values,
             codes + (row * code_stride)[None, :, None] + held[:, None, None] * 32,
             extra + (row * extra_stride)[None, :, None] + held[:, None, None] * EXTRA,
@@ -116,9 +125,10 @@ def whole(
             bias, residual, out, residual_stride, out_stride, eps,
             K, ROWS, TOKENS, gain is not None, ACTIVATION,
         )  # fmt: skip
+    wait(PDL and JOINS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def pieces(
     x, gain, codes, extra, scales, bias, residual, out,
     rows, tokens, x_stride, residual_stride, out_stride, eps,
@@ -126,10 +136,10 @@ def pieces(
     K: tl.constexpr, GROUPS: tl.constexpr, BLOCKS: tl.constexpr, FORMAT: tl.constexpr,
     POWER: tl.constexpr, SHIFT: tl.constexpr, ROWS: tl.constexpr, SPLITS: tl.constexpr,
     TOKENS: tl.constexpr, STAGES: tl.constexpr, ACTIVATION: tl.constexpr,
-    ASM: tl.constexpr, PDL: tl.constexpr,
+    ASM: tl.constexpr, LEADS: tl.constexpr, JOINS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One tile of rows, ``STEPS`` pieces of it one after the other."""
-    release(PDL)
+    release(PDL and not LEADS)
     row = row_index(tl.program_id(0), rows, ROWS, ACTIVATION is not None)
     split = tl.arange(0, SPLITS)
     ahead = codes + row[:, None] * code_stride + tl.minimum(split, GROUPS - 1)[None, :] * 32
@@ -140,14 +150,15 @@ def pieces(
     extra_row = extra + (row * extra_stride)[None, :, None]
     acc = tl.zeros([SPLITS, ROWS, 8], tl.float32)
     squares = tl.zeros([SPLITS, 32, 8], tl.float32)
-    wait(PDL)
+    wait(PDL and not JOINS)
+    release(PDL and LEADS)
     for step in tl.range(0, STEPS, num_stages=STAGES):
         group = step * SPLITS + split
         held = group if GROUPS == STEPS * SPLITS else tl.minimum(group, GROUPS - 1)
         values, more = _inputs(x, gain, group, K, BLOCKS, EVEN, SHIFT)
         if gain is not None:
             squares += more
-        sums = _block_sums(
+        sums = block_sums(
             values, code_row + held[:, None, None] * 32, extra_row + held[:, None, None] * EXTRA,
             BLOCKS, FORMAT, ASM, ROWS, SPLITS,
         )  # fmt: skip
@@ -163,3 +174,4 @@ def pieces(
         bias, residual, out, residual_stride, out_stride, eps,
         K, ROWS, TOKENS, gain is not None, ACTIVATION,
     )  # fmt: skip
+    wait(PDL and JOINS)
