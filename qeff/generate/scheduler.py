@@ -29,9 +29,10 @@ _by_rank = attrgetter("rank")
 
 
 def default_step_tokens(caps: Capabilities) -> int:
-    """A budget that lets one whole chunk run beside every decode."""
+    """A budget that lets one whole chunk, or all that is quick, run beside every decode."""
     most = caps.max_sequences * caps.max_step_tokens
-    return min(most, max(DEFAULT_STEP_TOKENS, caps.max_sequences + caps.max_step_tokens))
+    beside = max(caps.max_step_tokens, caps.quick_tokens or 0)
+    return min(most, max(DEFAULT_STEP_TOKENS, caps.max_sequences + beside))
 
 
 class Scheduler:
@@ -219,9 +220,19 @@ class Scheduler:
                 continue
             num_equal = common_length(sequence.tokens, other.tokens[: other.num_prompt])
             num_equal = min(num_equal, len(sequence.tokens) - 1)
-            if num_equal - other.num_computed >= min(MIN_SHARED_TOKENS, self.caps.block_len):
+            gain = self._known_soon(other, num_equal) - self._whole(other.num_computed)
+            if gain >= min(MIN_SHARED_TOKENS, self.caps.block_len):
                 return True
         return False
+
+    def _known_soon(self, other: SequenceState, num_equal: int) -> int:
+        """How many of a prompt's first tokens others can take over when they are computed."""
+        is_last_step = other.num_prompt - other.num_computed <= self.caps.max_step_tokens
+        return num_equal if is_last_step else self._whole(num_equal)
+
+    def _whole(self, num_tokens: int) -> int:
+        """Tokens in full blocks: what is in others is known at the end of a prompt only."""
+        return num_tokens // self.caps.block_len * self.caps.block_len
 
     def _make_room(self, sequence: SequenceState, entries: dict[SequenceState, Entry]) -> bool:
         """Whether a sequence fits, after those that are parked or less urgent have given way."""

@@ -141,6 +141,21 @@ def test_a_part_of_a_block_is_copied():
     assert second.blocks[1] == target != source
 
 
+def test_a_full_block_is_waited_for_and_no_part_of_one():
+    plans = scheduler(8, block_len=64, ctx_len=128, chunk=10)
+    first, second, third = ([*range(n), 900 + n] for n in (70, 70, 60))
+    one, other, short = (
+        SequenceState(name, tokens + [7] * 30, len(tokens) + 30)
+        for name, tokens in (("one", first), ("other", second), ("short", third))
+    )
+    for sequence in (one, other, short):
+        plans.add(sequence)
+    for _ in range(6):
+        assert set(run(plans)) == {"one", "short"}  # which has no full block in common with it
+    run(plans)  # the first 64 are computed
+    assert "other" in run(plans) and (other.num_reused, short.num_reused) == (64, 0)
+
+
 def test_a_beginning_that_is_being_computed_is_waited_for():
     plans = scheduler(64, ctx_len=256, block_len=16, chunk=64, sequences=8)
     for name in "abcd":

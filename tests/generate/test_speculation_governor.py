@@ -17,7 +17,13 @@ from speculation_driver import (
 )
 
 from qeff.generate.request import SamplingParams
-from qeff.generate.speculation import Governor, LookaheadProposer, PromptLookupProposer
+from qeff.generate.speculation import (
+    Governor,
+    LookaheadProposer,
+    PromptLookupProposer,
+    SpeculationConfig,
+    make_governor,
+)
 from qeff.generate.speculation.acceptance import Acceptance
 from qeff.generate.speculation.cost import StepCost, TimeMean
 
@@ -89,6 +95,18 @@ def test_good_drafts_get_the_length_that_pays(per_token, luck):
     best = oracle(luck, per_token=per_token)
     assert best < 0.9
     assert np.mean(ratios) < best + 0.25 * (1 - best)  # most of the gain is there
+
+
+def test_a_draft_model_is_not_given_up_for_two_bad_drafts():
+    given = {}
+    for kind in ("draft", "prompt_lookup"):
+        governor = make_governor(SpeculationConfig(kind=kind))
+        world = World(base=0.95, per_token=0.05, noise=0.0, proposal=0.2)
+        first = iter([0.0, 0.0])
+        _, _, limits = world.run(governor, lambda _, first=first: next(first, 1.0), 60)
+        drafts = np.flatnonzero(limits)
+        given[kind] = drafts[2] == drafts[1] + 1  # the third at once
+    assert given == {"draft": True, "prompt_lookup": False}
 
 
 @pytest.mark.parametrize("luck", [0.0, 0.2, 0.4, 0.5, 0.6])

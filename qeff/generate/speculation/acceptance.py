@@ -14,8 +14,9 @@ PRIOR_COUNT = 2.0  # and how many drafts that thought weighs
 class Acceptance:
     """For each depth the probability that a drafted token is kept when all before it were."""
 
-    def __init__(self, before: Acceptance | None = None) -> None:
+    def __init__(self, before: Acceptance | None = None, prior_count: float = PRIOR_COUNT) -> None:
         self._before = before  # whose rates are borrowed where there are none
+        self._prior_count = prior_count
         self._tried: list[float] = []
         self._kept: list[float] = []
         self._rates: list[float] | None = None
@@ -45,7 +46,8 @@ class Acceptance:
         for index in range(depth):
             rate = borrowed[index] if borrowed is not None else rate
             if index < len(self._tried):
-                rate = (self._kept[index] + PRIOR_COUNT * rate) / (self._tried[index] + PRIOR_COUNT)
+                weight = self._prior_count
+                rate = (self._kept[index] + weight * rate) / (self._tried[index] + weight)
             rates.append(rate)
         self._rates = rates
         return rates

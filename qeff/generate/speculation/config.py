@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["prompt_lookup", "lookahead", "draft", "heads"]
 NUM_TOKENS: dict[str, int] = {"prompt_lookup": 10, "draft": 5, "heads": 16}
+DRAFT_MODEL_TRUST = 6.0  # drafts that a draft model is believed in for, before it has made any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +113,14 @@ def make_proposer(
 
 def make_governor(config: SpeculationConfig) -> Governor:
     """The governor of a config."""
+    from qeff.generate.speculation.acceptance import PRIOR_COUNT
     from qeff.generate.speculation.governor import Governor
 
     return Governor(
         config.max_tokens,
         is_adaptive=config.is_adaptive,
         makes_trees=config.kind == "lookahead",
+        prior_count=DRAFT_MODEL_TRUST if config.kind == "draft" else PRIOR_COUNT,
     )
 
 

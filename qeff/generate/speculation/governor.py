@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 
-from qeff.generate.speculation.acceptance import Acceptance
+from qeff.generate.speculation.acceptance import PRIOR_COUNT, Acceptance
 from qeff.generate.speculation.cost import Mean, StepCost, TimeMean
 
 MIN_GAIN = 1.02  # a draft must promise this much; less is within what is not known
@@ -88,10 +88,17 @@ class Governor:
         is_adaptive: False gives every draft this many, whatever it costs.
         makes_trees: Whether drafts are trees, whose tokens are more than their depth. Trees come in
             three sizes, and each has its own luck.
+        prior_count: How many drafts the thought weighs that drafts are good. Coming back to a draft
+            model is dear, since it has to read what it missed: it is not given up lightly.
     """
 
     def __init__(
-        self, max_tokens: int = 8, *, is_adaptive: bool = True, makes_trees: bool = False
+        self,
+        max_tokens: int = 8,
+        *,
+        is_adaptive: bool = True,
+        makes_trees: bool = False,
+        prior_count: float = PRIOR_COUNT,
     ) -> None:
         assert max_tokens > 0, "a governor of drafts without tokens"
         self.max_tokens = max_tokens
@@ -104,7 +111,7 @@ class Governor:
         self._options = sizes if makes_trees else list(range(1, max_tokens + 1))
         self._acceptance: dict[int, Acceptance] = {}  # all chains share one
         for smaller, size in zip([0, *sizes], sizes, strict=False):
-            self._acceptance[size] = Acceptance(self._acceptance.get(smaller))
+            self._acceptance[size] = Acceptance(self._acceptance.get(smaller), prior_count)
         self._nodes = {size: Mean(float(size)) for size in sizes}
         self._known_times: dict[int, tuple[float, list[float]]] = {}  # by tokens of the others
         self._sequences: dict[str, _Sequence] = {}
