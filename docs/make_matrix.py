@@ -1,7 +1,7 @@
 """Run the covering array of features and write it as docs/matrix.md.
 
-Every row is a test of tests/apps/test_matrix.py; nothing is written unless all of them pass. A test
-checks that what is written is what this would write.
+Every row is a test of tests/apps/test_matrix.py; nothing is written unless all pass that this
+machine can run. A test checks that what is written is what this would write.
 """
 
 from __future__ import annotations
@@ -17,17 +17,32 @@ TESTS = ROOT / "tests" / "apps"
 
 HEAD = """# Every feature with every other one
 
-Made by `docs/make_matrix.py`, which runs all rows first and writes nothing unless all pass.
+Made by `docs/make_matrix.py`, which first runs all rows that the machine can run, and writes
+nothing unless they pass.
 
 Each row below compiles a tiny model as it says and runs four requests that begin alike through one
 engine, with arrivals at different steps; `tests/apps/test_matrix.py` compares every request with
-the same one alone on the same container: whole prompts, nothing reused, nothing guessed. On `cpu`
-the two are equal bit for bit, log-probabilities included; on `reference` in all tokens (its sums
-are numpy's, which depend on the shape of a call in the last bits); on `ort` greedy tokens are
-compared as long as the likeliest one leads by 0.02 of log-probability (1.0 with a cache of halves),
-each row run greedily once more for this, and of other outputs what they must be whatever their
-tokens: streams without a lost or doubled token, the constraint followed,
-no stop string in the text, no leaked cache block.
+the same one alone on the same container: whole prompts, nothing reused, nothing guessed. With
+`heads` the model brings two untrained heads that guess ahead, and `kv` of `auto` is the cache that
+the target has by itself.
+
+Rows of `cpu`, `reference` and `ort` run everywhere. Rows of `cuda` need a machine with an NVIDIA
+GPU (`pytest -m cuda`) and are skipped elsewhere. A request beside others is, against the same
+alone,
+
+- on `cpu` equal bit for bit, log-probabilities included;
+- on `cuda`, opened with `--deterministic`, the same; with `lookahead` equal in all tokens (the sums
+  of a tree have another order);
+- on `reference` equal in all tokens (its sums are numpy's, which depend on the shape of a call in
+  the last bits);
+- on `ort` equal in greedy tokens, as long as the likeliest one leads by 0.02 of log-probability
+  (1.0 with a cache of halves); each row is run greedily once more for this.
+
+Whatever the tokens are, an output must be what it must be: streams without a lost or doubled token,
+the constraint followed, no stop string in the text, no leaked cache block.
+
+The rows that run everywhere hold every possible pair that needs no GPU; the rows of `cuda` hold
+every pair that is possible there, those with the target and all others.
 """
 
 
@@ -48,8 +63,8 @@ def render(matrix: ModuleType) -> str:
 def _rules(matrix: ModuleType) -> str:
     lines = ["## What cannot be\n"]
     for rule in matrix.RULES:
-        (a, first), (b, second) = rule.first, rule.second
-        lines.append(f"- {a} {', '.join(first)} with {b} {', '.join(second)}: {rule.reason}.")
+        parts = " with ".join(f"{name} {', '.join(values)}" for name, values in rule.parts)
+        lines.append(f"- {parts}: {rule.reason}.")
     return "\n".join(lines) + "\n"
 
 
@@ -57,12 +72,13 @@ def _rows(matrix: ModuleType) -> str:
     names = list(matrix.FACTORS)
     lines = [
         f"## The {len(matrix.ROWS)} rows\n",
-        f"| row | {' | '.join(names)} | result |",
-        "|---" * (len(names) + 2) + "|",
+        f"| row | {' | '.join(names)} | runs | result |",
+        "|---" * (len(names) + 3) + "|",
     ]
     for number, row in enumerate(matrix.ROWS):
         compared = "passes" if row["target"] == "ort" else "same tokens"
-        lines.append(f"| {number} | {' | '.join(row.values())} | {compared} |")
+        place = "on a GPU" if row["target"] in matrix.NEEDS_GPU else "everywhere"
+        lines.append(f"| {number} | {' | '.join(row.values())} | {place} | {compared} |")
     return "\n".join(lines) + "\n"
 
 

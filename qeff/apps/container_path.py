@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from qeff.apps.pipeline import cached_container
-from qeff.apps.vendor import for_target
 from qeff.container import Container
 from qeff.container.format import MANIFEST
 from qeff.core.errors import ContainerError
 from qeff.core.options import CompileOptions, ExportOptions
-from qeff.sources import Location
+
+if TYPE_CHECKING:
+    from qeff.sources import Location
 
 _INNER = ("qpcs", "qpc")
 _NAME = re.compile(
@@ -37,6 +38,8 @@ def resolve(path: str | Path) -> Path | None:
 
 def documented_options(path: str | Path) -> CompileOptions | None:
     """The options that a documented folder name spells out, None when it is no such name."""
+    from qeff.apps.vendor import for_target
+
     folder = Path(path)
     found = _NAME.fullmatch(folder.parent.name if folder.name in _INNER else folder.name)
     if found is None:
@@ -59,6 +62,8 @@ def documented_options(path: str | Path) -> CompileOptions | None:
 
 def open_cached(path: str | Path, location: Location, options: CompileOptions) -> Container:
     """The cache's container for a documented name."""
+    from qeff.apps.pipeline import cached_container  # half of what compiles; few names need it
+
     export = ExportOptions(
         continuous_batching=options.is_continuous, trust_remote_code=location.trust_remote_code
     )

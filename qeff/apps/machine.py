@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +151,8 @@ def cache() -> dict[str, Any]:
 
 
 def _version(name: str) -> str | None:
+    from importlib import metadata  # takes longer to load than all else here
+
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

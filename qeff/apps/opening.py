@@ -10,14 +10,17 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qeff.container import Container
 from qeff.core.errors import OptionValueError
 from qeff.generate import Engine, SpeculationConfig, Text
 from qeff.generate.cache_blocks import num_blocks_for
-from qeff.generate.drafting import Drafting
 from qeff.runtime import open_session
 from qeff.runtime.session import Batch, Capabilities, Session, StepOutput
+
+if TYPE_CHECKING:
+    from qeff.generate.drafting import Drafting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +95,8 @@ def _num_blocks(caps: Capabilities, cache_tokens: int | None) -> int | None:
 def _open_drafting(
     session: Session, text: Text, config: SpeculationConfig, setup: Setup
 ) -> Drafting:
+    from qeff.generate.drafting import Drafting  # most engines guess nothing
+
     if setup.draft is None:
         return Drafting.start(config, session.caps)
     container = Container.open(setup.draft)

@@ -85,14 +85,22 @@ class Constraint:
         return cls(ConstraintKind.CHOICE, json.dumps(list(choices)))
 
 
+def is_symbol(name: str, is_special: bool) -> bool:
+    """Whether an added token is a symbol of grammars instead of the text that it is called by."""
+    return is_special or (name.startswith("<") and name.endswith(">"))
+
+
 class Matcher:
     """How far one output has come in its constraint.
 
     ``mask`` and ``accept`` take turns. For looking ahead there is ``allows``, or a fork.
     """
 
-    def __init__(self, matcher: Any, vocab_size: int, eos_ids: frozenset[int]) -> None:
+    def __init__(
+        self, matcher: Any, vocab_size: int, eos_ids: frozenset[int], tokenizer: Tokenizer
+    ) -> None:
         self._matcher = matcher
+        self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._eos_ids = eos_ids
         self._has_ended = False
@@ -118,6 +126,7 @@ class Matcher:
             found = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
             words[:] = found[: len(words)]
         self._check()
+        self._spell(words)
         # The library goes by what a token is called, the engine by its id: an end is an end.
         for token in self._eos_ids:
             bit = np.uint32(1 << (token % 32))
@@ -155,13 +164,30 @@ class Matcher:
         """The tokens that must come next, as far as they are certain: a draft that is right."""
         if self.is_finished:
             return []
-        return [int(token) for token in self._matcher.compute_ff_tokens()]
+        found = [int(token) for token in self._matcher.compute_ff_tokens()]
+        return found[: self._matcher.validate_tokens(found)]
 
     def fork(self) -> Matcher:
         """A matcher of the same state that goes on by itself."""
-        copy = Matcher(self._matcher.deep_copy(), self._vocab_size, self._eos_ids)
+        copy = Matcher(self._matcher.deep_copy(), self._vocab_size, self._eos_ids, self._tokenizer)
         copy._has_ended = self._has_ended
         return copy
+
+    def _spell(self, words: np.ndarray) -> None:
+        """Text that must come and that is also the name of a symbol is written piece by piece.
+
+        The library offers the symbol, as the tokenizer would write it, and then does not take it.
+        """
+        (places,) = np.nonzero(words)
+        if len(places) != 1 or (word := int(words[places[0]])) & (word - 1):
+            return
+        token = 32 * int(places[0]) + word.bit_length() - 1
+        if self._matcher.validate_tokens([token]):
+            return
+        text = bytes(self._matcher.compute_ff_bytes()).decode("utf-8", errors="ignore")
+        (piece, *_) = self._tokenizer.encode(text[:1], add_special_tokens=False).ids or [token]
+        words[places[0]] = 0
+        words[piece // 32] |= np.uint32(1 << (piece % 32))
 
     def _check(self) -> None:
         if self._matcher.is_error():
@@ -219,7 +245,7 @@ class ConstraintCompiler:
         warnings = matcher.get_grammar_warnings()
         if warnings:  # something in the definition would not be followed
             raise _refusal(constraint.kind, "; ".join(map(str, warnings)))
-        compiled = Matcher(matcher, self._vocab_size, self._eos_ids)
+        compiled = Matcher(matcher, self._vocab_size, self._eos_ids, self._tokenizer)
         try:
             compiled.mask()  # the first mask is where a contradiction shows
         except RequestError:

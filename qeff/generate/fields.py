@@ -17,6 +17,9 @@ from typing import Any
 from qeff.generate.calls import FUNCTION_TAGS, KEY_TAGS, AnyReader, Part, State, TagStyle
 
 SPACE = " \t\r\n"
+# Some models put a call between the fences of code instead of their markers.
+FENCE = re.compile(r"```(?:json)?\s*(?=[{\[])")
+FENCE_BEGUN = re.compile(r"`{1,2}|```(?:j|js|jso|json)?\s*")
 
 
 class Field(StrEnum):
@@ -61,7 +64,7 @@ class CallSyntax:
 
     opens: tuple[str, ...] = ()  # a call or a list of calls follows
     skips: tuple[str, ...] = ()  # ends and wrappers, which say nothing
-    is_bare: bool = False  # an answer that begins as JSON may be a call
+    is_bare: bool = False  # an answer that begins as JSON, between fences or not, may be a call
     is_named: bool = False  # a call may begin with its name instead of a bracket
     tags: TagStyle | None = None  # arguments may come in tags of their own
 
@@ -138,7 +141,7 @@ CALLS = (
         CallSyntax(("<seed:tool_call>",), ("</seed:tool_call>",), tags=FUNCTION_TAGS),
     ),
     (r"<tool_call>[\s\S]*<function=", replace(_TAGGED, tags=FUNCTION_TAGS)),
-    ("<tool_call>", _TAGGED),
+    ("<tool_call>", replace(_TAGGED, is_bare=True)),
     ("<function=", CallSyntax(("<function=",), ("</function>",), is_named=True)),
     ("<TOOLCALL>", CallSyntax(("<TOOLCALL>",), ("</TOOLCALL>",))),
     (r"<\|tool_call\|>", CallSyntax(("<|tool_call|>",), ("<|/tool_call|>",))),
@@ -180,6 +183,7 @@ class FieldSplitter:
         self._reader: AnyReader | None = None
         self._before: str | None = None  # what a call began with, until it is sure to be one
         self._unread = ""  # what the reader took since its last piece
+        self._is_fenced = False  # whether the call stands between fences
 
     def push(self, text: str) -> list[Piece]:
         """Add text; what is certain with it."""
@@ -218,8 +222,13 @@ class FieldSplitter:
             return True
         if self._gap:
             self._held = start
-        if self._calls.is_bare and start[0] in "{[":
-            self._begin(self._held[: len(self._held) - len(start)], start, is_sure=False)
+        if self._calls.is_bare and FENCE_BEGUN.fullmatch(start):
+            return False
+        fence = FENCE.match(start)
+        bare = start[fence.end() :] if fence else start
+        if self._calls.is_bare and bare[0] in "{[":
+            self._begin(self._held[: len(self._held) - len(bare)], bare, is_sure=False)
+            self._is_fenced = fence is not None
             return True
         return self._talk(found)
 
@@ -272,6 +281,7 @@ class FieldSplitter:
     def _begin(self, before: str, rest: str, *, is_sure: bool = True) -> None:
         """A call may begin; ``before`` is content after all if it does not."""
         self._before, self._unread, self._held = before, "", rest
+        self._is_fenced = False
         self._reader = AnyReader(
             self._tools, self._calls.tags, is_named=self._calls.is_named, is_sure=is_sure
         )
@@ -292,7 +302,8 @@ class FieldSplitter:
 
     def _end_call(self, found: list[Piece], *, is_failed: bool) -> None:
         self._reader = None
-        self._is_blank, self._gap = True, SPACE + ";" * self._calls.is_bare
+        ends = ";" * self._calls.is_bare + "`" * self._is_fenced
+        self._is_blank, self._gap = True, SPACE + ends
         if not is_failed:
             return
         if self._before is not None:

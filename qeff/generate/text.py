@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from qeff.core.errors import ContainerError, RequestError
 from qeff.generate.chat import ChatTemplate, Message, choose_template
-from qeff.generate.constraint import Constraint, ConstraintCompiler, Matcher
+from qeff.generate.constraint import Constraint, ConstraintCompiler, Matcher, is_symbol
 from qeff.generate.detokenize import Detokenizer
 from qeff.generate.fields import AnswerFormat
 
@@ -29,6 +29,7 @@ TEXT_FILES = (
     "generation_config.json",
     "config.json",
 )
+LONG_TEXT = 4096  # characters, or tokens: what takes longer than other threads should wait
 SPECIAL_TOKENS = (
     "bos_token",
     "eos_token",
@@ -63,10 +64,11 @@ class Text:
         self.bos_id = self._id_of("bos_token")
         self.eos_ids = self._find_eos_ids(_read_json(files, "config.json"))
         self.pad_id = self._id_of("pad_token")
-        self.special_ids = frozenset(
-            index
-            for index, token in self.tokenizer.get_added_tokens_decoder().items()
-            if token.special
+        added = self.tokenizer.get_added_tokens_decoder()
+        self.special_ids = frozenset(index for index, token in added.items() if token.special)
+        # What a grammar has to name, since it is no text to it: see constraint.is_symbol.
+        self.symbol_ids = frozenset(
+            index for index, token in added.items() if is_symbol(token.content, token.special)
         )
         self._declared_templates = _find_templates(files, config)
         self._declared_answers = config.get("response_template")
@@ -103,7 +105,13 @@ class Text:
 
     def encode(self, prompt: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt, with the tokens at its ends that the model expects."""
-        ids = list(self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens).ids)
+        if len(prompt) < LONG_TEXT:
+            found = self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
+        else:  # the one way to the same ids that lets other threads run meanwhile
+            (found,) = self.tokenizer.encode_batch_fast(
+                [prompt], add_special_tokens=add_special_tokens
+            )
+        ids = list(found.ids)
         if add_special_tokens and self._needs_bos and ids[:1] != [self.bos_id]:
             assert self.bos_id is not None
             ids.insert(0, self.bos_id)
@@ -129,7 +137,9 @@ class Text:
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of token ids."""
-        decoded = self.tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+        if len(token_ids) < LONG_TEXT:
+            return str(self.tokenizer.decode(list(token_ids), skip_special_tokens))
+        (decoded,) = self.tokenizer.decode_batch([list(token_ids)], skip_special_tokens)
         return str(decoded)
 
     def detokenizer(

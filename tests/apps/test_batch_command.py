@@ -16,7 +16,7 @@ from qeff.apps.cli.main import main
 from qeff.apps.pipeline import build
 from qeff.core.options import CompileOptions, ExportOptions
 
-pytest.importorskip("fastapi")
+pytest.importorskip("starlette")
 
 CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"
 
@@ -99,12 +99,12 @@ def test_mistakes_are_told_before_a_model_is_opened(tmp_path, capsys) -> None:
 def test_without_the_servers_libraries_it_says_what_is_missing(tmp_path, environment) -> None:
     source = write(tmp_path / "in", [line("a")])
     code = (
-        "import sys\nsys.modules['fastapi'] = None\n"
+        "import sys\nsys.modules['starlette'] = None\n"
         "from qeff.apps.cli.main import main\nsys.exit(main(sys.argv[1:]))"
     )
     words = [sys.executable, "-c", code, "batch", str(source), str(tmp_path / "out")]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "fastapi is not installed" in done.stderr
+    assert done.returncode == 1 and "starlette is not installed" in done.stderr
     assert "pip install 'qeff[serve]'" in done.stderr
     words += ["--base-url", "http://127.0.0.1:x"]  # which needs none of them
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)

@@ -11,8 +11,10 @@ import math
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
 
 from qeff.apps.server import page_route
 from qeff.apps.server.errors import ApiError
@@ -52,34 +54,24 @@ PROBE = (
 )
 
 
-def make_app() -> FastAPI:
+def make_app() -> Starlette:
     """The application; ``app.state.wants_key`` and ``app.state.bodies`` are for tests."""
-    app = FastAPI()
-    app.state.wants_key = False
-    app.state.bodies = []
-    app.state.num_stats = 0
-    app.include_router(page_route.router)
 
-    @app.exception_handler(ApiError)
     async def on_error(request: Request, error: ApiError) -> Response:
         return error_response(error, request.scope)
 
-    @app.get("/v1/models")
-    async def models(request: Request) -> dict[str, Any]:
+    async def models(request: Request) -> Response:
         check_key(request)
-        return {"data": [{"id": "calm-135m"}, {"id": "calm-1b"}]}
+        return JSONResponse({"data": [{"id": "calm-135m"}, {"id": "calm-1b"}]})
 
-    @app.get("/version")
-    async def version() -> dict[str, str]:
-        return {"version": "1.0"}
+    async def version(request: Request) -> Response:
+        return JSONResponse({"version": "1.0"})
 
-    @app.get("/stats")
-    async def stats(request: Request) -> dict[str, Any]:
+    async def stats(request: Request) -> Response:
         check_key(request)
         app.state.num_stats += 1
-        return numbers()
+        return JSONResponse(numbers())
 
-    @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
         check_key(request)
         body = await request.json()
@@ -93,6 +85,13 @@ def make_app() -> FastAPI:
             return JSONResponse("no", 502)
         return StreamingResponse(events(body, asked), media_type="text/event-stream")
 
+    page = [Route(one.path, one.respond) for one in page_route.router.operations]
+    rest = [Route("/v1/models", models), Route("/version", version), Route("/stats", stats)]
+    chats = [Route("/v1/chat/completions", chat, methods=["POST"])]
+    app = Starlette(routes=page + rest + chats, exception_handlers={ApiError: on_error})
+    app.state.wants_key = False
+    app.state.bodies = []
+    app.state.num_stats = 0
     return app
 
 

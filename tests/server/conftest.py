@@ -15,7 +15,7 @@ import pytest
 from browsing import driver, page_app, page_url, reader  # noqa: F401 (as those below)
 from tooled import talker_containers, talkers  # noqa: F401 (fixtures of several test files)
 
-pytest.importorskip("fastapi")
+pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
 import httpx2 as httpx

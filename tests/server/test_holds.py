@@ -87,3 +87,16 @@ def test_a_killed_server_breaks_off_cleanly(holds, container, tmp_path, monkeypa
         assert found.failures == [], found.seen
         assert found.seen["batch lines answered"] == "60 of 60"
         assert server.stop() == 0, servers.tail(tmp_path / "log")
+
+
+def test_the_bars_of_the_contest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    contest = importlib.import_module("serving_load.contest")
+    rounds = [
+        {"start_s": start, "output_throughput": 30.0, "p95_ttft_ms": 5.0} for start in (1.4, 0.9)
+    ]
+    theirs = contest.Measured([{"output_throughput": 10.0, "p95_ttft_ms": 9.0}])
+    good = "\n".join(contest.verdicts({"ours": contest.Measured(rounds), "theirs": theirs}))
+    assert "0.90 s after its start" in good and "MISSED" not in good and "WORSE" not in good
+    slow = contest.verdicts({"ours": contest.Measured(rounds[:1]), "theirs": theirs})
+    assert "MISSED" in slow[0]

@@ -213,9 +213,3 @@ def test_replicas_end_with_their_parent(container, server_home) -> None:
         one.popen.kill()
         one.popen.wait()
         wait_until(lambda: not any(psutil.pid_exists(pid) for pid in both))
-
-
-def test_a_model_is_opened_before_the_routes_are_loaded() -> None:
-    code = "import sys, qeff.apps.server.replicas; print('fastapi' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"

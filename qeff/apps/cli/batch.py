@@ -131,8 +131,9 @@ def _in_process(args: argparse.Namespace) -> Way:
         from qeff.apps.server.app import create_app
         from qeff.apps.server.run import make_state
     except ImportError as error:
+        name = str(error.name).partition(".")[0]
         raise ResourceError(
-            f"{error.name} is not installed, and is needed to answer a batch",
+            f"{name} is not installed, and is needed to answer a batch",
             "pip install 'qeff[serve]'",
         ) from error
     from qeff.apps.batch.senders import InProcess

@@ -19,7 +19,7 @@ from qeff.core.env import prepare_ray
 from qeff.core.errors import ResourceError
 
 HELP = "serve models over HTTP: OpenAI's and Anthropic's protocols, and a page to chat"
-NEEDED = ("fastapi", "uvicorn", "uvloop", "httptools")
+NEEDED = ("starlette", "pydantic", "uvicorn", "uvloop", "httptools")
 NEEDED_BY_RAY = ("ray", "grpc", "aiohttp")  # the last two are there where Ray has its extra
 
 

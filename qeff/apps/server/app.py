@@ -5,19 +5,23 @@ Knows how the parts are joined, and nothing of what they do.
 
 from __future__ import annotations
 
+import asyncio
+from functools import cache
 from importlib import import_module
+from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, Router
+from starlette.types import Receive, Scope, Send
 
-from qeff._version import __version__
 from qeff.apps.server.errors import SERVER_ERROR, ApiError, from_qeff
-from qeff.apps.server.failure import RESPONSES
 from qeff.apps.server.guards import guards
-from qeff.apps.server.invalid import invalid
 from qeff.apps.server.replies import error_response
+from qeff.apps.server.routing import Operation
 from qeff.apps.server.state import State
 from qeff.core.errors import QeffError
 from qeff.core.progress import log
@@ -30,38 +34,62 @@ ROUTES = (
     "openai.catalog",
     "openai.completions",
     "openai.chat",
-    "openai.responses",
-    "openai.embeddings",
-    "anthropic.messages",
     "page_route",
 )
+# Loaded when one of them is first asked: few servers are asked for all.
+SELDOM = ("openai.responses", "openai.embeddings", "anthropic.messages")
 _SENTENCES = {
     404: "There is nothing at this path.",
     405: "This path does not take that method.",
 }
 
 
-def create_app(state: State) -> FastAPI:
+def create_app(state: State) -> Starlette:
     """The application of a server; ``state`` is what its routes share."""
-    app = FastAPI(
-        title="qeff",
-        version=__version__,
-        docs_url=None,  # their pages load from other places
-        redoc_url=None,
-        redirect_slashes=False,
-        responses=RESPONSES,
+    app = Starlette(
+        routes=[Route("/openapi.json", _show_document), *_routes(ROUTES)],
+        middleware=[
+            Middleware(kind, **options) for kind, options in guards(state.config, state.journal)
+        ],
+        exception_handlers=dict(ON_ERRORS),
     )
+    app.router.redirect_slashes = False
+    app.router.default = _ask_the_seldom
     app.state.serving = state
-    for name in ROUTES:
-        app.include_router(import_module(f"{PACKAGE}.{name}").router)
-    app.add_exception_handler(ApiError, _on_api_error)  # type: ignore[arg-type]
-    app.add_exception_handler(QeffError, _on_qeff_error)  # type: ignore[arg-type]
-    app.add_exception_handler(RequestValidationError, _on_invalid)  # type: ignore[arg-type]
-    app.add_exception_handler(HTTPException, _on_http)  # type: ignore[arg-type]
-    app.add_exception_handler(Exception, _on_mistake)
-    for kind, options in reversed(guards(state.config, state.journal)):
-        app.add_middleware(kind, **options)  # the last one added is the first that a request meets
     return app
+
+
+def operations(names: tuple[str, ...] = ROUTES + SELDOM) -> list[Operation]:
+    """What the server can be asked; all of it, or of some parts."""
+    parts = (import_module(f"{PACKAGE}.{name}").router for name in names)
+    return [one for part in parts for one in part.operations]
+
+
+def _routes(names: tuple[str, ...]) -> list[Route]:
+    return [Route(one.path, one.respond, methods=[one.method]) for one in operations(names)]
+
+
+@cache
+def _seldom() -> Router:
+    return Router(_routes(SELDOM), redirect_slashes=False)
+
+
+async def _ask_the_seldom(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers what none of the other routes does."""
+    is_loaded = _seldom.cache_info().currsize > 0
+    router = _seldom() if is_loaded else await asyncio.to_thread(_seldom)
+    await router(scope, receive, send)
+
+
+@cache
+def _document() -> Response:
+    from qeff.apps.server.openapi import document
+
+    return JSONResponse(document(operations()))
+
+
+async def _show_document(request: Request) -> Response:
+    return await asyncio.to_thread(_document)
 
 
 async def _on_api_error(request: Request, error: ApiError) -> Response:
@@ -70,10 +98,6 @@ async def _on_api_error(request: Request, error: ApiError) -> Response:
 
 async def _on_qeff_error(request: Request, error: QeffError) -> Response:
     return error_response(from_qeff(error), request.scope)
-
-
-async def _on_invalid(request: Request, error: RequestValidationError) -> Response:
-    return error_response(invalid(error.errors(), error.body), request.scope)
 
 
 async def _on_http(request: Request, error: HTTPException) -> Response:
@@ -87,3 +111,11 @@ async def _on_mistake(request: Request, error: Exception) -> Response:
     log.error("request %s failed", request_id, exc_info=error)
     told = ApiError(500, f"The server made a mistake; its log knows {request_id}.", SERVER_ERROR)
     return error_response(told, request.scope)
+
+
+ON_ERRORS: dict[Any, Any] = {  # each is called with its own kind of error
+    ApiError: _on_api_error,
+    QeffError: _on_qeff_error,
+    HTTPException: _on_http,
+    Exception: _on_mistake,
+}

@@ -10,19 +10,23 @@ import asyncio
 import json
 import math
 import re
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qeff.apps.server.errors import ApiError, bad_request
+from qeff.apps.server.large import beside
 from qeff.apps.server.replies import reply
 
 WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 PATIENCE_S = 60.0  # how long a body may take to come
-LARGE = 2**20
+_VALUE, _SIZE = "qeff.json", "qeff.size"  # in the scope of a request that was let through
 MAX_DEPTH = 64  # of lists and objects in each other
 MAX_PARTS = 250_000  # values and commas; a long text has fewer
+MAX_NESTS = 2**15  # lists and objects
+SLICE = 2**20
 _HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
 _PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _NO_MARKS = bytes(set(range(256)) - set(b'"[]{}'))
@@ -46,10 +50,8 @@ class BodyCheck:
             if body is None:
                 return  # the client went away while it was sending
             kind = Headers(scope=scope).get("content-type", "")
-            if len(body) < LARGE:
-                check_json(body, kind)
-            else:  # others get their turn between the parts of the check
-                await asyncio.to_thread(check_json, body, kind)
+            scope[_VALUE] = await beside(len(body), check_json, body, kind)
+            scope[_SIZE] = len(body)
         except ApiError as error:
             await reply(error, scope, receive, send)
             return
@@ -94,7 +96,19 @@ class BodyCheck:
         )
 
 
-def check_json(body: bytes, content_type: str) -> Any:
+def value_of(scope: Scope) -> dict[str, Any]:
+    """The value of the body of a request that was let through."""
+    value: dict[str, Any] = scope[_VALUE]
+    return value
+
+
+def size_of(scope: Scope) -> int:
+    """How many bytes it has."""
+    size: int = scope[_SIZE]
+    return size
+
+
+def check_json(body: bytes, content_type: str) -> dict[str, Any]:
     """The value of a body; raises ApiError with what is wrong with it."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind != "application/json":
@@ -102,7 +116,8 @@ def check_json(body: bytes, content_type: str) -> Any:
         raise ApiError(415, f"The content type must be application/json, {said}.")
     if not body.strip():
         raise bad_request("The request has no body; a JSON object is expected.")
-    plain = body.replace(b"\\\\", b"")  # any backslash that is left escapes what follows it
+    # Any backslash that is left escapes what follows it.
+    plain = b"".join(part.replace(b"\\\\", b"") for part in _slices(body))
     check_structure(plain)
     if _HALF_CHARACTER.search(plain) and _HALF_CHARACTER.search(_PAIR.sub(b"", plain)):
         raise bad_request("The body holds half of a character (a lone surrogate).")
@@ -126,17 +141,37 @@ def check_json(body: bytes, content_type: str) -> Any:
 
 def check_structure(plain: bytes) -> None:
     """Refuse what is deeper, or has more parts, than anything meant; quick for long texts."""
-    num_brackets = plain.count(b"[") + plain.count(b"{")
-    if num_brackets > MAX_PARTS or plain.count(b",") > MAX_PARTS:
+    counts = [(part.count(b"[") + part.count(b"{"), part.count(b",")) for part in _slices(plain)]
+    num_brackets = sum(brackets for brackets, _ in counts)
+    if num_brackets > MAX_PARTS or sum(commas for _, commas in counts) > MAX_PARTS:
         raise ApiError(413, f"The body has more than {MAX_PARTS} parts.", code="too_many_parts")
     if num_brackets <= MAX_DEPTH:
         return
-    marks = plain.replace(b'\\"', b"").translate(None, _NO_MARKS)
+    marks = (part.replace(b'\\"', b"").translate(None, _NO_MARKS) for part in _slices(plain))
+    brackets = _STRING.sub(b"", b"".join(marks))
     depth = 0
-    for mark in _STRING.sub(b"", marks):
+    for mark in brackets:
         depth += 1 if mark in b"[{" else -1
         if depth > MAX_DEPTH:
             raise bad_request("The body is nested too deeply.")
+    if len(brackets) > 2 * MAX_NESTS:
+        raise ApiError(
+            413, f"The body has more than {MAX_NESTS} lists and objects.", code="too_many_parts"
+        )
+
+
+def _slices(data: bytes) -> Iterator[bytes]:
+    """The parts of a body, short enough that other threads get their turn between two of them.
+
+    None ends with a backslash: what it escapes, and the backslashes before it, stay together.
+    """
+    start = 0
+    while start < len(data):
+        end = start + SLICE
+        while data[end - 1 : end] == b"\\":
+            end += 1
+        yield data[start:end]
+        start = end
 
 
 def _finite(text: str) -> float:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from fastapi import Request
+from starlette.requests import Request
 
 from qeff.apps.server.errors import ApiError
 

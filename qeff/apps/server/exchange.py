@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 
-from fastapi import Request
+from starlette.requests import Request
 
 from qeff.apps.server.admission import Place
 from qeff.apps.server.errors import bad_request

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel
 
@@ -38,20 +38,7 @@ class AnthropicFailure(BaseModel):
 
 
 # Every path may refuse a request; a status of the hundred stands for all of them.
-RESPONSES: dict[int | str, dict[str, Any]] = {
-    "4XX": {
-        "model": OpenAIFailure | AnthropicFailure,
-        "description": "The request cannot be served; the message says why.",
-    },
-    "5XX": {
-        "model": OpenAIFailure | AnthropicFailure,
-        "description": "The server cannot answer; where it may later, Retry-After says when.",
-    },
-}
-# For paths that give a stream of events where the request asks for one.
-STREAMS: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The answer, as a whole or as a stream.",
-        "content": {"application/json": {}, "text/event-stream": {}},
-    }
+DESCRIPTIONS = {
+    "4XX": "The request cannot be served; the message says why.",
+    "5XX": "The server cannot answer; where it may later, Retry-After says when.",
 }

@@ -17,7 +17,7 @@ from qeff.generate import Constraint, Text
 from qeff.generate.constraint import WHITESPACE, ConstraintKind
 
 JSON_SETTINGS = {"whitespace_pattern": WHITESPACE, "lenient": False}
-ENDED_BY = r"(?s:.*)"  # any text, up to what follows in the pattern
+ANY = r"(?s:.*)"  # any text, up to what follows in the pattern
 
 
 class Rules:
@@ -26,6 +26,7 @@ class Rules:
     def __init__(self, text: Text) -> None:
         self.text = text
         self._lines: list[str] = []
+        self._schemas: dict[str, str] = {}  # the rules of those that were met
 
     def add(self, body: str, attributes: str = "") -> str:
         """A rule; returns its name."""
@@ -33,23 +34,47 @@ class Rules:
         self._lines.append(f"{name}{attributes}: {body}")
         return name
 
-    def mark(self, mark: str) -> str:
-        """A marker: the token of this name where it is special, else its text."""
-        token = self.text.tokenizer.token_to_id(mark)
-        return f"<[{token}]>" if token in self.text.special_ids else literal(mark)
+    def terminal(self, body: str) -> str:
+        """A pattern made of patterns; returns its name."""
+        name = f"T{len(self._lines)}"
+        self._lines.append(f"{name}: {body}")
+        return name
 
-    def until(self, mark: str) -> str:
-        """Any text, and the marker that ends it."""
+    def mark(self, mark: str) -> str:
+        """A marker: the token of this name where it is a symbol, else its text."""
         token = self.text.tokenizer.token_to_id(mark)
-        if token in self.text.special_ids:
-            return f"{self.add(f'/{ENDED_BY}/')} <[{token}]>"
-        return self.add(f"/{ENDED_BY}{_slashed(re.escape(mark))}/", "[lazy]")
+        return f"<[{token}]>" if token in self.text.symbol_ids else literal(mark)
+
+    def until(self, mark: str, unlike: str = "") -> str:
+        """Any text, and the marker that ends it; all of it does not match ``unlike``."""
+        token = self.text.tokenizer.token_to_id(mark)
+        if token in self.text.symbol_ids:
+            return f"{self.without(mark, unlike)} <[{token}]>"  # nobody could tell them apart
+        return self._text(f"{ANY}{re.escape(mark)}", unlike, "[lazy]")
+
+    def without(self, mark: str, unlike: str = "") -> str:
+        """Any text in which the marker does not come, and that does not match ``unlike``."""
+        holding = f"{ANY}{re.escape(mark)}{ANY}"
+        return self._text(ANY, f"{unlike}|{holding}" if unlike else holding)
+
+    def pattern(self, pattern: str) -> str:
+        """What a regular expression matches."""
+        return self.add(f"/{_slashed(pattern)}/")
+
+    def _text(self, pattern: str, unlike: str, attributes: str = "") -> str:
+        body = f"/{_slashed(pattern)}/"
+        if unlike:
+            body = self.terminal(f"{body} & ~/{_slashed(unlike)}/")
+        return self.add(body, attributes)
 
     def json(self, schema: Mapping[str, Any]) -> str:
         """JSON that is valid under a schema."""
         own = schema.get("x-guidance", {})
         settings = {**JSON_SETTINGS, **(own if isinstance(own, Mapping) else {}), "lenient": False}
-        return self.add(f"%json {_to_json({**schema, 'x-guidance': settings})}")
+        body = f"%json {_to_json({**schema, 'x-guidance': settings})}"
+        if body not in self._schemas:
+            self._schemas[body] = self.add(body)
+        return self._schemas[body]
 
     def source(self, start: str) -> str:
         """The whole grammar, from its first rule on."""
@@ -85,7 +110,7 @@ def constrained(rules: Rules, constraint: Constraint) -> str | None:
     if kind is ConstraintKind.JSON_SCHEMA:
         return rules.json(_read_schema(definition))
     if kind is ConstraintKind.REGEX:
-        return rules.add(f"/{_slashed(definition)}/")
+        return rules.pattern(definition)
     if kind is ConstraintKind.CHOICE:
         return rules.add(" | ".join(map(literal, _read_choices(definition))))
     return None

@@ -12,30 +12,24 @@ from typing import Any
 from qeff.apps.server.errors import ApiError, bad_request, sentence
 
 MAX_SHOWN = 120  # characters of a place
-OUTSIDE = ("body", "query", "path", "header")
 
 
 def invalid(errors: Sequence[Mapping[str, Any]], body: Any) -> ApiError:
     """The error for the first field that is wrong."""
-    first = _places(errors[0])[:1]
+    first = errors[0]["loc"][:1]
     # Of the alternatives for one field, the one that fits furthest is what was meant.
-    same = [error for error in errors if _places(error)[:1] == first]
-    error = max(same, key=lambda one: len(_places(one)))
+    same = [error for error in errors if error["loc"][:1] == first]
+    error = max(same, key=lambda one: len(one["loc"]))
     param = _written(error, body)[:MAX_SHOWN] or None
     said = str(error["msg"]).removeprefix("Value error, ")
     return bad_request(sentence(said if param is None else f"{param}: {said}"), param)
-
-
-def _places(error: Mapping[str, Any]) -> tuple[Any, ...]:
-    place = tuple(error["loc"])
-    return place[1:] if place[:1] and place[0] in OUTSIDE else place
 
 
 def _written(error: Mapping[str, Any], body: Any) -> str:
     """The place as it is in the request: names of alternatives are no part of it."""
     found = ""
     value = body
-    places = _places(error)
+    places = error["loc"]
     for index, part in enumerate(places):
         is_missing = error["type"] == "missing" and index == len(places) - 1
         if isinstance(value, Mapping) and (part in value or is_missing):

@@ -12,12 +12,13 @@ from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 
-from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from qeff.apps.server.errors import ApiError
+from qeff.apps.server.routing import Router
 
-router = APIRouter(include_in_schema=False)
+router = Router("page", is_shown=False)
 
 POLICY = "; ".join(
     (

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from qeff.apps.server.call_grammar import calls_rule
+from qeff.apps.server.call_grammar import calls_rule, words_or_calls_rule
 from qeff.apps.server.config import ServerConfig
 from qeff.apps.server.errors import from_qeff
 from qeff.apps.server.fit import Fit
 from qeff.apps.server.grammar import Rules, combine
+from qeff.apps.server.large import LARGE, beside
 from qeff.apps.server.served import LONG_TEXT, NUM_LOOKED_AT, Asked, Served
 from qeff.apps.server.tool_words import in_words
 from qeff.core.errors import QeffError
@@ -55,24 +56,28 @@ class Question:
         params: How tokens are chosen and when to stop.
         tools: Functions that may be called, in the form that chat templates take.
         tool_use: How they are to be used.
+        strict: The names of those whose arguments must be valid whenever they are called.
         fit: What the answer must fit; calls of tools are free of it.
         template_args: More variables for the template.
         add_generation_prompt: Whether the template begins the answer.
         beginning: Text that the answer goes on from.
         priority: Lower numbers run first.
         cache_salt: Cached prefixes are shared among equal salts alone.
+        size: Bytes of the request.
     """
 
     messages: Sequence[Mapping[str, Any]]
     params: SamplingParams
     tools: Sequence[Mapping[str, Any]] = ()
     tool_use: ToolUse = field(default_factory=ToolUse)
+    strict: frozenset[str] = frozenset()
     fit: Fit = field(default_factory=Fit)
     template_args: Mapping[str, Any] = field(default_factory=dict)
     add_generation_prompt: bool = True
     beginning: str = ""
     priority: int = 0
     cache_salt: str = ""
+    size: int = 0
 
 
 def schemas_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -82,12 +87,12 @@ def schemas_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any
 
 async def prompt_of(served: Served, question: Question) -> list[int]:
     """The token ids of a conversation, with the tools that may be called."""
-    tools = [] if question.tool_use.use is Use.NONE else list(question.tools)
-    messages = question.messages
-    if not served.text.knows_tools:
-        messages, tools = in_words(messages, tools), []
 
     def render() -> list[int]:
+        tools = [] if question.tool_use.use is Use.NONE else list(question.tools)
+        messages = question.messages
+        if not served.text.knows_tools:
+            messages, tools = in_words(messages, tools), []
         ids = served.chat_ids(
             messages,
             tools=tools or None,
@@ -96,10 +101,9 @@ async def prompt_of(served: Served, question: Question) -> list[int]:
         )
         return ids + served.encode(question.beginning, add_special_tokens=False)
 
-    length = sum(len(str(message.get("content"))) for message in messages)
-    if length < LONG_TEXT and not tools:
-        return render()
-    return await asyncio.to_thread(render)
+    if LONG_TEXT <= question.size < LARGE:
+        return await asyncio.to_thread(render)
+    return await beside(question.size, render)
 
 
 async def asked_of(served: Served, question: Question, config: ServerConfig) -> Asked:
@@ -110,9 +114,10 @@ async def asked_of(served: Served, question: Question, config: ServerConfig) -> 
     served.check_params(params)
     room = served.room(len(ids), params.max_tokens, config.max_tokens)
     params = replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
-    source = "tools" if question.tool_use.use is Use.REQUIRED else question.fit.field
+    is_of_tools = question.tool_use.use is Use.REQUIRED or question.fit.constraint is None
+    source = "tools" if is_of_tools else question.fit.field
     try:
-        constraint = _constraint_of(served, question, ids)
+        constraint = await beside(question.size, _constraint_of, served, question, ids)
     except QeffError as error:
         raise from_qeff(error, source) from None
     return Asked(
@@ -140,13 +145,21 @@ def _offered(question: Question) -> dict[str, Mapping[str, Any]]:
 def _constraint_of(served: Served, question: Question, ids: Sequence[int]) -> Constraint | None:
     offered = _offered(question)
     must_call = question.tool_use.use is Use.REQUIRED
-    if not must_call and question.fit.constraint is None:
+    constraint = None if must_call else question.fit.constraint
+    has_strict = not question.strict.isdisjoint(offered)
+    if not must_call and constraint is None and not has_strict:
         return None
     ending = served.decode(ids[-NUM_LOOKED_AT:], skip_special_tokens=False)
     if not offered:
-        return combine(served.text, ending, constraint=question.fit.constraint)
+        return combine(served.text, ending, constraint=constraint)
     rules = Rules(served.text)
     syntax = served.text.answer_format.calls
-    calls = calls_rule(rules, syntax, offered, is_single=question.tool_use.is_single)
-    constraint = None if must_call else question.fit.constraint
+    is_single = question.tool_use.is_single
+    if must_call or constraint is not None:
+        calls = calls_rule(rules, syntax, offered, is_single=is_single)
+    else:
+        # Arguments in tags are written by their names, so the others' schemas are needed too.
+        kept = offered.keys() if syntax.tags is not None else question.strict
+        schemas = {name: offered[name] if name in kept else {} for name in offered}
+        calls = words_or_calls_rule(rules, syntax, schemas, is_single=is_single)
     return combine(served.text, ending, constraint=constraint, calls=calls, rules=rules)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi.responses import JSONResponse
+from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from qeff.apps.server.errors import ApiError, body_of

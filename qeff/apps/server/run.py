@@ -119,9 +119,10 @@ class Server(uvicorn.Server):
     def __init__(self, state: State, announce: Callable[[], None]) -> None:
         super().__init__(
             uvicorn.Config(
-                Entrance(state, self._fail),
+                Entrance(state),
                 http="httptools",
                 loop="uvloop",
+                lifespan="on",  # what goes wrong at the start ends the server
                 ws="none",
                 log_config=None,
                 log_level="warning",
@@ -135,15 +136,11 @@ class Server(uvicorn.Server):
         self._state = state
         self._announce = announce
         self._draining: asyncio.Task[None] | None = None
-        self._has_failed = False
 
     def run_at(self, listener: socket.socket) -> int:
         """Serve a socket until told to stop; the exit code of the process."""
         self.run(sockets=[listener])
-        return 0 if self.started and not self._has_failed else 1
-
-    def _fail(self) -> None:
-        self._has_failed = self.should_exit = True
+        return 0 if self.started else 1
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open, listen, and say so."""

@@ -22,6 +22,7 @@ from qeff.apps.server.errors import (
     timed_out,
 )
 from qeff.apps.server.journal import Journal
+from qeff.apps.server.large import LARGE, beside
 from qeff.apps.server.meters import Meter
 from qeff.core.errors import QeffError, RequestError
 from qeff.generate import AsyncEngine, Constraint, Delta, Engine, Request, Result, SamplingParams
@@ -133,9 +134,10 @@ class Served:
         template_args: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
     ) -> list[int]:
-        """Token ids of a conversation; blocks: long ones go through ``asyncio.to_thread``."""
-        contents = (message.get("content") for message in messages)
-        self.check_length(sum(len(one) for one in contents if isinstance(one, str)), "messages")
+        """Token ids of a conversation; blocks: long ones are for another thread."""
+        contents = [message.get("content") for message in messages]
+        self.check_length(_num_characters(contents), "messages")
+        self.check_length(_num_characters(tools), "tools")
         return self.text.encode_chat(
             messages,
             tools=tools,
@@ -149,9 +151,9 @@ class Served:
 
     async def encode_soon(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text, long ones made beside the event loop."""
-        if len(text) < LONG_TEXT:
-            return self.encode(text, add_special_tokens=add_special_tokens)
-        return await asyncio.to_thread(self.encode, text, add_special_tokens=add_special_tokens)
+        if LONG_TEXT <= len(text) < LARGE:
+            return await asyncio.to_thread(self.encode, text, add_special_tokens=add_special_tokens)
+        return await beside(len(text), self.encode, text, add_special_tokens=add_special_tokens)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of token ids."""
@@ -173,6 +175,8 @@ class Served:
 
     def check_length(self, num_characters: int, param: str) -> None:
         """Refuse text that no tokens of this model could fit into the context, without a try."""
+        if num_characters <= self.ctx_len:  # every token may be a character: that is sure to fit
+            return
         if num_characters > self.ctx_len * self._longest_token:
             raise bad_request(
                 f"The text has {num_characters} characters, which is more than the context of this"
@@ -190,17 +194,17 @@ class Served:
         """Refuse a prompt that leaves no room for an output, or that is none."""
         if not ids:
             raise bad_request("The prompt is empty.", param)
-        if max(ids) >= self.vocab_size:
-            raise bad_request(
-                f"The prompt holds token {max(ids)}, and the model has {self.vocab_size} tokens.",
-                param,
-            )
         if len(ids) >= self.ctx_len:
             raise bad_request(
                 f"The prompt has {len(ids)} tokens, and the context of this model holds"
                 f" {self.ctx_len} with the output.",
                 param,
                 "context_length_exceeded",
+            )
+        if max(ids) >= self.vocab_size:
+            raise bad_request(
+                f"The prompt holds token {max(ids)}, and the model has {self.vocab_size} tokens.",
+                param,
             )
 
     def check_params(self, params: SamplingParams) -> None:
@@ -359,6 +363,15 @@ def _progress(delta: Delta, splitters: _Splitters | None) -> Progress:
         if finish == "stop" and splitters is not None and splitters.has_calls(delta.index):
             finish = "tool_calls"
     return Progress(delta.index, delta.text, pieces, choices, delta.result, finish)
+
+
+def _num_characters(value: Any) -> int:
+    """How long all texts in a value are together."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(_num_characters, value.values()))
+    return sum(map(_num_characters, value)) if isinstance(value, list | tuple) else 0
 
 
 def _is_best_of(request: Request) -> bool:

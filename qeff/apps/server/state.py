@@ -14,7 +14,7 @@ from qeff.apps.server.measures import Gauges, add, gather
 from qeff.apps.server.models import Models
 
 if TYPE_CHECKING:
-    from fastapi import Request
+    from starlette.requests import Request
 
 Siblings = Callable[[], Awaitable[list[dict[str, Any]]]]
 

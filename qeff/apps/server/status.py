@@ -8,24 +8,25 @@ from __future__ import annotations
 import platform
 from typing import Any
 
-from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from qeff._version import __version__
 from qeff.apps.server.dashboard import dashboard
 from qeff.apps.server.metrics import CONTENT_TYPE, exposition
+from qeff.apps.server.routing import Router
 from qeff.apps.server.state import serving
 
-router = APIRouter(tags=["status"])
+router = Router("status")
 
 
 @router.get("/health")
-async def health() -> dict[str, str]:
+async def health(request: Request) -> dict[str, str]:
     """Whether the process answers at all."""
     return {"status": "ok"}
 
 
-@router.get("/ready", response_model=None)
+@router.get("/ready")
 async def ready(request: Request) -> Response:
     """Whether requests are taken: 503 while the server starts or drains."""
     state = serving(request)
@@ -37,12 +38,12 @@ async def ready(request: Request) -> Response:
 
 
 @router.get("/version")
-async def version() -> dict[str, str]:
+async def version(request: Request) -> dict[str, str]:
     """What is running."""
     return {"version": __version__, "python": platform.python_version()}
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
+@router.get("/metrics", media="text/plain")
 async def metrics(request: Request) -> Response:
     """All numbers, for Prometheus."""
     gathered = await serving(request).gather()

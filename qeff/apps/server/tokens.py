@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
 from pydantic import Field, model_validator
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
+from qeff.apps.server.body import size_of
 from qeff.apps.server.errors import bad_request
+from qeff.apps.server.large import beside
 from qeff.apps.server.openai.sampling_fields import Body, TokenId
+from qeff.apps.server.routing import Router
 from qeff.apps.server.state import serving
 
-router = APIRouter(tags=["tokens"])
+router = Router("tokens")
 MAX_TOKENS = 1_000_000
 MAX_CHARACTERS = 2_000_000
 Words = Annotated[str, Field(max_length=MAX_CHARACTERS)]
@@ -42,11 +46,11 @@ class DetokenizeRequest(Body):
     """Token ids."""
 
     model: str | None = None
-    tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
+    tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKENS, fail_fast=True)]
 
 
-@router.post("/tokenize")
-async def tokenize(body: TokenizeRequest, request: Request) -> dict[str, Any]:
+@router.post("/tokenize", TokenizeRequest)
+async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     """The token ids of a text or of a conversation."""
     async with serving(request).models.use(body.model) as served:
         if body.messages is not None:
@@ -62,10 +66,10 @@ async def tokenize(body: TokenizeRequest, request: Request) -> dict[str, Any]:
         answer = {"count": len(ids), "max_model_len": served.ctx_len, "tokens": ids}
         if body.return_token_strs:
             answer["token_strs"] = [served.token_text(token) for token in ids]
-        return answer
+        return await beside(size_of(request.scope), JSONResponse, answer)
 
 
-@router.post("/detokenize")
+@router.post("/detokenize", DetokenizeRequest)
 async def detokenize(body: DetokenizeRequest, request: Request) -> dict[str, Any]:
     """The text of token ids."""
     async with serving(request).models.use(body.model) as served:

@@ -7,7 +7,7 @@ what they do.
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qeff.apps import vendor
 from qeff.apps.combinations import SPECULATIVE_MODEL_TYPES, check_context_lengths, same
@@ -21,9 +21,10 @@ from qeff.core.options import (
     ExportOptions,
     TextFile,
 )
-from qeff.core.progress import Progress
-from qeff.sources import Location, locate, locate_dummy
-from qeff.sources.speculator import with_heads
+
+if TYPE_CHECKING:
+    from qeff.core.progress import Progress
+    from qeff.sources import Location
 
 CTX_LEN = 1024
 PROMPT_LEN = 128
@@ -65,6 +66,9 @@ def add_model_flags(parser: Parser) -> None:
 
 def find_model(args: argparse.Namespace, progress: Progress) -> Location:
     """Find, and fetch if need be, the checkpoint that the model flags name."""
+    from qeff.sources import locate, locate_dummy  # a compiled container needs none of it
+    from qeff.sources.speculator import with_heads
+
     if args.local_model_dir and args.cache_dir:
         args.screen.note("--cache-dir has no meaning beside --local-model-dir")
     if args.load_format == "dummy":

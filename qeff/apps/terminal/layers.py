@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -67,6 +66,8 @@ class Layers:
         return "\n".join(lines)
 
     def _of_file(self, file: str) -> dict[str, Any]:
+        import tomllib  # most command lines name no file
+
         try:
             with Path(file).expanduser().open("rb") as stream:
                 whole = tomllib.load(stream)

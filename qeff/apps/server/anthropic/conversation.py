@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fastapi import Request
+from starlette.requests import Request
 
 from qeff.apps.server.anthropic.shapes import (
     Conversation,
@@ -22,6 +22,7 @@ from qeff.apps.server.anthropic.shapes import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from qeff.apps.server.body import size_of
 from qeff.apps.server.errors import bad_request
 from qeff.apps.server.fit import Fit
 from qeff.apps.server.openai.conversation import no_media
@@ -51,11 +52,13 @@ def question_of(body: Conversation, request: Request) -> Question:
         params=sampling_params(body, **own),
         tools=[_template_tool(tool) for tool in body.tools or ()],
         tool_use=_tool_use(body),
+        strict=frozenset(tool.name for tool in body.tools or () if tool.strict),
         fit=_fit(body),
         template_args=_variables(body),
         beginning=beginning,
         priority=body.priority or 0,
         cache_salt=cache_salt(request, body.cache_salt),
+        size=size_of(request.scope),
     )
 
 

@@ -87,6 +87,7 @@ class Tool(Body):
     name: FunctionName
     description: str | None = None
     input_schema: JsonObject
+    strict: bool | None = None
 
 
 class ToolChoice(Body):

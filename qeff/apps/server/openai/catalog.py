@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
 
+from qeff.apps.server.routing import Router
 from qeff.apps.server.state import State, serving
 
-router = APIRouter(tags=["models"])
+router = Router("models")
 OWNER = "qeff"
 
 

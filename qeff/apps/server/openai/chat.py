@@ -6,13 +6,14 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
+from qeff.apps.server.body import size_of
 from qeff.apps.server.departure import while_connected
 from qeff.apps.server.errors import bad_request
 from qeff.apps.server.exchange import Exchange, exchange
-from qeff.apps.server.failure import STREAMS
+from qeff.apps.server.large import beside
 from qeff.apps.server.openai.chat_answer import ChatAnswer
 from qeff.apps.server.openai.chat_shapes import ChatRequest
 from qeff.apps.server.openai.conversation import template_messages, template_tools
@@ -20,17 +21,18 @@ from qeff.apps.server.openai.response_format import fit_of
 from qeff.apps.server.openai.sampling_fields import sampling_params
 from qeff.apps.server.openai.tool_choice import tool_use
 from qeff.apps.server.question import Question
+from qeff.apps.server.routing import Router
 from qeff.apps.server.sse import DONE, event, respond
 from qeff.apps.server.state import cache_salt
 from qeff.apps.server.tally import Tally
 
-router = APIRouter(tags=["chat"])
+router = Router("chat")
 
 
-@router.post("/v1/chat/completions", response_model=None, responses=STREAMS)
+@router.post("/v1/chat/completions", ChatRequest, streams=True)
 async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
     """Answer a conversation."""
-    question = question_of(body, request)
+    question = await beside(size_of(request.scope), question_of, body, request)
     if body.stream:
         return await respond(request, _events(request, body, question))
     return JSONResponse(await while_connected(request, _whole(request, body, question)))
@@ -56,6 +58,7 @@ def question_of(body: ChatRequest, request: Request) -> Question:
         messages=messages,
         params=params,
         tools=tools,
+        strict=frozenset(tool.function.name for tool in body.tools or () if tool.function.strict),
         tool_use=tool_use(body.tool_choice, names, is_parallel=body.parallel_tool_calls),
         fit=fit_of(body, body.response_format),
         template_args=variables,
@@ -63,6 +66,7 @@ def question_of(body: ChatRequest, request: Request) -> Question:
         beginning=beginning,
         priority=body.priority or 0,
         cache_salt=cache_salt(request, body.cache_salt),
+        size=size_of(request.scope),
     )
 
 

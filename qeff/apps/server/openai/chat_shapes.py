@@ -41,7 +41,7 @@ class OtherPart(Body):
 
 
 Part = Annotated[TextPart | RefusalPart | OtherPart, Field(discriminator="type")]
-Content = str | list[Part]
+Content = str | Annotated[list[Part], Field(fail_fast=True)]
 
 
 class CalledFunction(Body):
@@ -216,7 +216,7 @@ class ChatRequest(SamplingFields, StructuredFields):
     """The body of POST /v1/chat/completions."""
 
     model: str | None = None
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_tokens: Annotated[int, Field(ge=1, le=MAX_WHOLE)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_WHOLE)] | None = None
     stream: bool | None = None

@@ -13,7 +13,7 @@ MAX_PROMPTS = 1024
 MAX_LOGPROBS = 20
 MAX_TOKENS = 16  # where a request names no number, as OpenAI documents
 
-TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 
 
 class StreamOptions(Body):
@@ -28,8 +28,8 @@ class CompletionRequest(SamplingFields, StructuredFields):
     prompt: (
         str
         | TokenIds
-        | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
-        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
+        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
     )
     model: str | None = None
     max_tokens: Annotated[int, Field(ge=0, le=MAX_WHOLE)] | None = None

@@ -7,26 +7,26 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from qeff.apps.server.departure import while_connected
 from qeff.apps.server.errors import bad_request
-from qeff.apps.server.failure import STREAMS
 from qeff.apps.server.merging import merged
 from qeff.apps.server.openai.completion_answer import CompletionAnswer
 from qeff.apps.server.openai.completion_shapes import MAX_TOKENS, CompletionRequest
 from qeff.apps.server.openai.response_format import fit_of
 from qeff.apps.server.openai.sampling_fields import sampling_params
+from qeff.apps.server.routing import Router
 from qeff.apps.server.served import Asked, Progress, Served
 from qeff.apps.server.sse import DONE, event, respond
 from qeff.apps.server.state import State, cache_salt, serving
 
-router = APIRouter(tags=["completions"])
+router = Router("completions")
 Steps = AsyncIterator[tuple[int, Progress]]
 
 
-@router.post("/v1/completions", response_model=None, responses=STREAMS)
+@router.post("/v1/completions", CompletionRequest, streams=True)
 async def create_completion(body: CompletionRequest, request: Request) -> Response:
     """Go on with a text."""
     _check(body, serving(request))

@@ -34,7 +34,7 @@ def template_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
     """The tools in the form that chat templates are written for."""
     found = []
     for tool in tools:
-        function = tool.function.model_dump(exclude_none=True)
+        function = tool.function.model_dump(exclude_none=True, exclude={"strict"})
         function.setdefault("description", "")
         function.setdefault("parameters", {"type": "object", "properties": {}})
         found.append({"type": "function", "function": function})

@@ -10,19 +10,20 @@ import base64
 from array import array
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
 from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from qeff.apps.server.departure import while_connected
 from qeff.apps.server.errors import bad_request
 from qeff.apps.server.openai.sampling_fields import MAX_WHOLE, Body, TokenId
+from qeff.apps.server.routing import Router
 from qeff.apps.server.served import Served
 from qeff.apps.server.state import serving
 
 MAX_INPUTS = 2048
-router = APIRouter(tags=["embeddings"])
-Ids = Annotated[list[TokenId], Field(min_length=1)]
+router = Router("embeddings")
+Ids = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 
 
 class EmbeddingRequest(Body):
@@ -31,16 +32,16 @@ class EmbeddingRequest(Body):
     model: str | None = None
     input: (
         str
-        | Annotated[list[str], Field(min_length=1, max_length=MAX_INPUTS)]
+        | Annotated[list[str], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]
         | Ids
-        | Annotated[list[Ids], Field(min_length=1, max_length=MAX_INPUTS)]
+        | Annotated[list[Ids], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]
     )
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1, le=MAX_WHOLE)] | None = None
     user: Any = None
 
 
-@router.post("/v1/embeddings", response_model=None)
+@router.post("/v1/embeddings", EmbeddingRequest)
 async def create_embeddings(body: EmbeddingRequest, request: Request) -> Response:
     """Vectors of texts or token ids."""
     return JSONResponse(await while_connected(request, _embed(request, body)))

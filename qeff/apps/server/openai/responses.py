@@ -6,26 +6,29 @@ import time
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from starlette.requests import Request
+from starlette.responses import Response
 
+from qeff.apps.server.body import size_of
 from qeff.apps.server.exchange import Exchange
-from qeff.apps.server.failure import STREAMS
+from qeff.apps.server.large import beside
 from qeff.apps.server.openai.responses_answer import ResponseAnswer
 from qeff.apps.server.openai.responses_input import has_logprobs, question_of
 from qeff.apps.server.openai.responses_shapes import ResponsesRequest
 from qeff.apps.server.question import Question
+from qeff.apps.server.routing import Router
 from qeff.apps.server.tally import Tally
 from qeff.apps.server.typed_events import Asking
 
-router = APIRouter(tags=["responses"])
+router = Router("responses")
 
 
-@router.post("/v1/responses", response_model=None, responses=STREAMS)
+@router.post("/v1/responses", ResponsesRequest, streams=True)
 async def create_response(body: ResponsesRequest, request: Request) -> Response:
     """Answer an input; nothing is stored."""
     make = partial(_answer, body)
-    asking = Asking(request, body.model, question_of(body, request), make)
+    question = await beside(size_of(request.scope), question_of, body, request)
+    asking = Asking(request, body.model, question, make)
     return await asking.reply(streams=bool(body.stream))
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import Request
+from starlette.requests import Request
 
+from qeff.apps.server.body import size_of
 from qeff.apps.server.errors import bad_request
 from qeff.apps.server.fit import Fit
 from qeff.apps.server.openai.conversation import no_media, read_arguments
@@ -57,10 +58,12 @@ def question_of(body: ResponsesRequest, request: Request) -> Question:
         params=params,
         tools=tools,
         tool_use=_tool_use(body, [tool.name for tool in body.tools or ()]),
+        strict=frozenset(tool.name for tool in body.tools or () if tool.strict),
         fit=_fit(body),
         template_args=variables,
         priority=body.priority or 0,
         cache_salt=cache_salt(request, body.cache_salt),
+        size=size_of(request.scope),
     )
 
 

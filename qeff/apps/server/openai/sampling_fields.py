@@ -25,9 +25,12 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 class Body(BaseModel):
-    """A part of a request: types are not turned into each other, unknown fields are ignored."""
+    """A part of a request: types are not turned into each other, unknown fields are ignored.
 
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+    What checks a shape is made when the first such request comes: most servers see few of them.
+    """
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, defer_build=True)
 
 
 class SamplingFields(Body):

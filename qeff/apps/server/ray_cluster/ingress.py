@@ -15,11 +15,12 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from qeff.apps.server.body import LARGE, WITH_BODY
+from qeff.apps.server.body import WITH_BODY
 from qeff.apps.server.config import ServerConfig
 from qeff.apps.server.errors import SERVER_ERROR, ApiError
 from qeff.apps.server.guards import guarded
 from qeff.apps.server.journal import Journal
+from qeff.apps.server.large import beside
 from qeff.apps.server.ray_cluster.driving import is_last
 from qeff.apps.server.ray_cluster.forwarded import REQUEST_ID, Forwarded, request_id
 from qeff.apps.server.replies import reply
@@ -66,10 +67,7 @@ class Front:
     async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["qeff.elsewhere"] = True  # the worker writes the line of the log
         body = (await receive())["body"] if scope["method"] in WITH_BODY else b""
-        if len(body) < LARGE:
-            asked = Forwarded.of(scope, body)
-        else:
-            asked = await asyncio.to_thread(Forwarded.of, scope, body)
+        asked = await beside(len(body), Forwarded.of, scope, body)
         gone = asyncio.ensure_future(_departed(receive))
         relay = Relay(self._workers.answer.remote(asked), send, asked.path)
         passing = asyncio.ensure_future(relay.run())

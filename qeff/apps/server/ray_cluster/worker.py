@@ -46,10 +46,9 @@ class Worker:
         self._own = context.deployment, context.app_name
         self._all: DeploymentHandle | None = None
         self._num_answers = 0
-        self._has_failed = False
         self._state = make_state(config, entries, num_sequences)
         self._state.siblings = self._ask_others
-        self._app = Entrance(self._state, self._fail)
+        self._app = Entrance(self._state)
         self._life = Life(self._app)
         await self._life.start()
         self._state.is_ready = True
@@ -77,11 +76,6 @@ class Worker:
         while self._num_answers and loop.time() < ends:
             await asyncio.sleep(PAUSE_S)
 
-    def check_health(self) -> None:
-        """Raise where this replica serves nothing, so that Ray starts another."""
-        if self._has_failed:
-            raise RuntimeError("the routes cannot be loaded")
-
     async def __del__(self) -> None:
         await self._life.stop()
 
@@ -91,9 +85,6 @@ class Worker:
             return message
         headers = [*message.get("headers", ()), (REPLICA, self._id.encode())]
         return {**message, "headers": headers}
-
-    def _fail(self) -> None:
-        self._has_failed = True
 
     async def _ask_others(self) -> list[dict[str, Any]]:
         """The numbers of the other replicas; none where Ray does not reach them."""
