@@ -291,11 +291,12 @@ with Ledger(out) as ledger:
 def kill_at_random(words: list[str], seed: int, longest_s: float, env=None) -> Iterator[int]:
     """Run a command again and again, killing it, until it comes to its end; its exit codes."""
     moments = random.Random(seed)
-    for _ in range(60):
+    for attempt in range(60):
         process = subprocess.Popen(words, stdout=subprocess.PIPE, env=env)
         assert process.stdout is not None
         if process.stdout.readline():
-            time.sleep(moments.uniform(0.0, longest_s))
+            # Later ones get more time: a busy machine comes to an end, too.
+            time.sleep(moments.uniform(0.0, longest_s) * (1 + attempt / 8))
         process.send_signal(signal.SIGKILL)
         process.stdout.close()
         yield (code := process.wait())

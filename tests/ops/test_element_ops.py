@@ -150,7 +150,8 @@ def test_softmax_and_cumsum() -> None:
         (y,) = run("softmax", [token(x)], axis=axis)
         np.testing.assert_allclose(y, torch.softmax(torch.from_numpy(x), axis + 1), atol=1e-6)
         (y,) = run("cumsum", [token(x)], axis=axis)
-        np.testing.assert_allclose(y, torch.cumsum(torch.from_numpy(x), axis + 1), rtol=1e-5)
+        summed = torch.cumsum(torch.from_numpy(x), axis + 1)
+        np.testing.assert_allclose(y, summed, rtol=1e-5, atol=1e-4)  # terms are up to 100
 
 
 @pytest.mark.parametrize("largest", [True, False])
