@@ -4,9 +4,10 @@
 
 Clients ask for requests of a pool whose answers were computed alone beforehand. Some read slowly,
 some leave or cancel, many prompts begin alike, and there are too few cache blocks for all. Rounds
-take turns with no speculation, prompt lookup, lookahead and a draft model. Every stream must be
-what its request gives alone, every block must come back, and memory must stay as it is. Prints a
-report; the exit code is 1 where something failed.
+take turns with no speculation, prompt lookup, lookahead and a draft model, each with as many blocks
+as its first round had. Every stream must be what its request gives alone, every block must come
+back, and memory must stay as it is from one round of a kind to the next. Prints a report; the exit
+code is 1 where something failed.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from qeff.container import Container
 from qeff.generate import AsyncEngine, Engine, Request, Result, SamplingParams, SpeculationConfig
 from qeff.generate.drafting import Drafting
 from qeff.runtime import Session, open_session
+from qeff.runtime.session import Batch, Span
 
 KINDS = (None, "prompt_lookup", "lookahead", "draft")
+NUM_CYCLES = 10  # each kind comes this often
 WARM_UP = 0.4  # of the time; memory is looked at after it
 
 
@@ -44,7 +49,7 @@ class Findings:
 
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
-    memory: list[tuple[float, float]] = field(default_factory=list)  # seconds, MB
+    memory: list[tuple[str | None, float, float]] = field(default_factory=list)  # kind, s, MB
 
     def fail(self, what: str) -> None:
         """Note a failure; the first ones are told."""
@@ -52,15 +57,26 @@ class Findings:
         if len(self.failures) < 10:
             self.failures.append(what)
 
-    def growth_mb(self) -> tuple[float, float]:
-        """What a line through the memory's sizes rises by while it is looked at, and its end."""
-        start = self.memory[0][0] + WARM_UP * (self.memory[-1][0] - self.memory[0][0])
-        points = [point for point in self.memory if point[0] >= start]
-        mean_x = sum(x for x, _ in points) / len(points)
-        mean_y = sum(y for _, y in points) / len(points)
-        spread = sum((x - mean_x) ** 2 for x, _ in points) or 1.0
-        slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
-        return slope * (points[-1][0] - points[0][0]), points[-1][1]
+    def growth_mb(self) -> float:
+        """What the memory rises by while it is looked at: one slope, and a level for each kind."""
+        first, last = self.memory[0][1], self.memory[-1][1]
+        start = first + WARM_UP * (last - first)
+        product = spread = 0.0
+        for kind in KINDS:
+            points = [(x, y) for which, x, y in self.memory if which == kind and x >= start]
+            mean_x = sum(x for x, _ in points) / max(1, len(points))
+            product += sum((x - mean_x) * y for x, y in points)
+            spread += sum((x - mean_x) ** 2 for x, _ in points)
+        return product / spread * (last - start) if spread else 0.0
+
+    def peaks_mb(self) -> list[float]:
+        """The most memory in each tenth of the time."""
+        first, last = self.memory[0][1], self.memory[-1][1]
+        tenths = [0.0] * 10
+        for _, x, y in self.memory:
+            place = min(9, int(10 * (x - first) / max(1e-9, last - first)))
+            tenths[place] = max(tenths[place], y)
+        return tenths
 
 
 class Soak:
@@ -72,11 +88,13 @@ class Soak:
         self.found = Findings()
         self.numbers = itertools.count()
         self.pool = [self._know(request) for request in self._requests()]
+        one = -(-session.caps.ctx_len // session.caps.block_len)
+        self.num_blocks = {kind: one + self.draws.randrange(1, max(2, one)) for kind in KINDS}
 
     def run(self) -> Findings:
         """Rounds until the time is over."""
         end = time.monotonic() + self.args.seconds
-        length = max(1.0, self.args.seconds / (3 * len(KINDS)))
+        length = max(1.0, self.args.seconds / (NUM_CYCLES * len(KINDS)))
         for kind in itertools.cycle(KINDS):
             if time.monotonic() >= end:
                 return self.found
@@ -120,7 +138,7 @@ class Soak:
         num_blocks = engine.stats.num_free_blocks
         async with AsyncEngine(engine) as served:
             clients = [self._client(served, end) for _ in range(self.args.clients)]
-            await asyncio.gather(self._watch(end), *clients)
+            await asyncio.gather(self._watch(kind, end), *clients)
             stats = await served.stats()
             for _ in range(200):  # what was left behind is cancelled between steps
                 if not stats.num_running + stats.num_waiting:
@@ -146,13 +164,11 @@ class Soak:
             config = SpeculationConfig(kind=kind, is_adaptive=self.draws.random() < 0.5)
             draft = self.draft if kind == "draft" else None
             drafting = Drafting.start(config, caps, draft=draft)
-        one = -(-caps.ctx_len // caps.block_len)
-        num_blocks = one + self.draws.randrange(1, max(2, one))
-        return Engine(self.session, num_blocks=num_blocks, drafting=drafting)
+        return Engine(self.session, num_blocks=self.num_blocks[kind], drafting=drafting)
 
-    async def _watch(self, end: float) -> None:
+    async def _watch(self, kind: str | None, end: float) -> None:
         while time.monotonic() < end:
-            self.found.memory.append((time.monotonic(), memory_mb()))
+            self.found.memory.append((kind, time.monotonic(), memory_mb()))
             await asyncio.sleep(min(1.0, self.args.seconds / 50))
 
     async def _client(self, engine: AsyncEngine, end: float) -> None:
@@ -214,33 +230,49 @@ class Soak:
 
 
 class Shared:
-    """A session that stays open when an engine is done with it, so that memory can be watched."""
+    """A session that stays open when an engine is done with it, so that memory can be watched.
+
+    All that it may ever take is taken at once: the memory of the longest step, and every page of
+    the cache. What memory grows by is then not what load happened to touch, but a leak.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        count, block_len = session.caps.max_step_tokens, session.caps.block_len
+        self.reserve(-(-count // block_len))
+        span = Span(0, count, tuple(range(-(-count // block_len))))
+        tokens, rows = np.zeros(count, np.int64), np.array([count - 1])
+        session.step(Batch(tokens, np.arange(count), (span,), rows))
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._session, name)
+
+    def reserve(self, num_blocks: int) -> None:
+        """Make room for so many blocks, and write to all of them."""
+        self._session.reserve(num_blocks)
+        self._session.copy_blocks([(block - 1, block) for block in range(1, num_blocks)])
 
     def close(self) -> None:
         """Does nothing: the next engine goes on with it."""
 
 
 def memory_mb() -> float:
-    """What this process has in memory."""
-    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if "VmRSS" in x)
+    """What this process has in memory of its own: pages of mapped files come and go."""
+    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if "RssAnon" in x)
     return int(line.split()[1]) / 1024
 
 
 def report(found: Findings, args: argparse.Namespace) -> tuple[str, bool]:
     """The report, and whether all is well."""
-    growth, size = found.growth_mb()
+    growth, peaks = found.growth_mb(), found.peaks_mb()
     if growth > args.max_growth:
         found.fail(f"memory grew by {growth:.1f} MB")
     lines = [f"{args.seconds:.0f} seconds, {args.clients} clients, seed {args.seed}\n"]
     lines += ["| what | how much |", "|---|---|"]
     lines += [f"| {name} | {count} |" for name, count in found.counts.items()]
-    lines.append(f"| memory at the end | {size:.0f} MB |")
+    lines.append(
+        f"| memory in each tenth of the time, MB | {', '.join(f'{x:.0f}' for x in peaks)} |"
+    )
     lines.append(f"| its growth by a fitted line, after warming up | {growth:+.2f} MB |")
     lines += ["", *(f"FAILED: {what}" for what in found.failures)]
     if not found.failures:

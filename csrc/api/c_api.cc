@@ -23,6 +23,34 @@ void put(char* out, size_t size, const char* text) {
   if (out != nullptr && size != 0) std::snprintf(out, size, "%s", text);
 }
 
+[[noreturn]] void refuse(const char* why) { throw qeff::Error(qeff::ErrorCode::kRequest, why); }
+
+qeff_session& opened(qeff_session* session) {
+  if (session == nullptr) refuse("there is no open session");
+  return *session;
+}
+
+// Whether there are `count` elements to be read or written.
+bool is_there(const void* data, int64_t count) { return count == 0 || (count > 0 && data != nullptr); }
+
+// Sizes, and that every array is there. What the numbers in them say is checked by the executor.
+void check_arrays(const qeff_batch* batch, const float* logits, const int64_t* chosen) {
+  if (batch == nullptr) refuse("there is no step");
+  const qeff_batch& step = *batch;
+  constexpr int64_t kMost = 1 << 24;
+  if (step.num_tokens < 0 || step.num_tokens > kMost || step.num_spans < 0 || step.num_spans > step.num_tokens ||
+      step.num_rows < 0 || step.num_rows > kMost)
+    refuse("the sizes of the step are out of range");
+  bool is_whole = is_there(step.tokens, step.num_tokens) && is_there(step.positions, step.num_tokens) &&
+                  is_there(step.spans, step.num_spans) && is_there(step.rows, step.num_rows) &&
+                  (step.choices == nullptr || is_there(chosen, step.num_rows));
+  for (int64_t i = 0; is_whole && i < step.num_spans; ++i)
+    is_whole = is_there(step.spans[i].blocks, step.spans[i].num_blocks);
+  for (int64_t r = 0; is_whole && logits == nullptr && r < step.num_rows; ++r)
+    is_whole = step.choices != nullptr && !(step.choices[r].temperature < 0);
+  if (!is_whole) refuse("an array of the step is missing");
+}
+
 // Runs `body` and gives its error as a code.
 template <typename Body>
 int guarded(char* error, size_t error_size, Body&& body) {
@@ -104,8 +132,8 @@ qeff_session* qeff_open(const char* folder, const qeff_options* options, int* co
   const int result = guarded(error, error_size, [&] {
     const int threads = options == nullptr ? 0 : options->num_threads;
     const char* isa = options == nullptr || options->isa == nullptr ? "" : options->isa;
-    if (threads < 0 || threads > 1024)
-      throw qeff::Error(qeff::ErrorCode::kRequest, "the number of threads must lie between 0 and 1024");
+    if (folder == nullptr) refuse("there is no folder");
+    if (threads < 0 || threads > 1024) refuse("the number of threads must lie between 0 and 1024");
     session = new qeff_session{qeff::Executor(folder, threads, isa), {}, {}, {}};
   });
   if (code != nullptr) *code = result;
@@ -129,15 +157,14 @@ void qeff_describe(const qeff_session* session, qeff_info* info) {
 }
 
 int qeff_reserve(qeff_session* session, int64_t num_blocks, char* error, size_t error_size) {
-  return guarded(error, error_size, [&] { session->executor.reserve(num_blocks); });
+  return guarded(error, error_size, [&] { opened(session).executor.reserve(num_blocks); });
 }
 
 int qeff_step(qeff_session* session, const qeff_batch* batch, float* logits, int64_t* chosen, char* error,
               size_t error_size) {
   return guarded(error, error_size, [&] {
-    if (batch->num_tokens < 0 || batch->num_tokens > 1 << 24 || batch->num_spans < 0 ||
-        batch->num_spans > batch->num_tokens || batch->num_rows < 0 || batch->num_rows > 1 << 24)
-      throw qeff::Error(qeff::ErrorCode::kRequest, "the sizes of the step are out of range");
+    opened(session);
+    check_arrays(batch, logits, chosen);
     session->spans.clear();
     for (int64_t i = 0; i < batch->num_spans; ++i) {
       const qeff_span& span = batch->spans[i];
@@ -159,22 +186,28 @@ int qeff_step(qeff_session* session, const qeff_batch* batch, float* logits, int
 
 int qeff_copy_blocks(qeff_session* session, const int32_t* pairs, int64_t num_pairs, char* error, size_t error_size) {
   return guarded(error, error_size, [&] {
-    for (int64_t i = 0; i < num_pairs; ++i) session->executor.copy_block(pairs[2 * i], pairs[2 * i + 1]);
+    qeff::Executor& executor = opened(session).executor;
+    if (!is_there(pairs, num_pairs)) refuse("the array of pairs is missing");
+    for (int64_t i = 0; i < num_pairs; ++i) executor.copy_block(pairs[2 * i], pairs[2 * i + 1]);
   });
 }
 
 int qeff_copy_rows(qeff_session* session, const int64_t* pairs, int64_t num_pairs, char* error, size_t error_size) {
   return guarded(error, error_size, [&] {
-    for (int64_t i = 0; i < num_pairs; ++i) session->executor.copy_row(pairs[2 * i], pairs[2 * i + 1]);
+    qeff::Executor& executor = opened(session).executor;
+    if (!is_there(pairs, num_pairs)) refuse("the array of pairs is missing");
+    for (int64_t i = 0; i < num_pairs; ++i) executor.copy_row(pairs[2 * i], pairs[2 * i + 1]);
   });
 }
 
 void qeff_profile(qeff_session* session, int32_t is_on) {
+  if (session == nullptr) return;
   session->executor.set_profiling(is_on != 0);
   session->profile.clear();
 }
 
 size_t qeff_take_profile(qeff_session* session, char* json, size_t size) {
+  if (session == nullptr) return 0;
   if (session->profile.empty()) session->profile = profile_json(session->executor);
   const size_t needed = session->profile.size() + 1;
   if (json != nullptr && size >= needed) {

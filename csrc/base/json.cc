@@ -1,5 +1,6 @@
 #include "base/json.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -68,15 +69,22 @@ class JsonParser {
       skip_space();
       if (peek() != '"') fail("a key must be a string");
       std::string key = parse_string();
-      if (out->object_.size() < 64 && out->find(key) != nullptr) fail("key '" + key + "' is there twice");
       skip_space();
       expect(":");
       out->object_.emplace_back(std::move(key), parse_value(depth + 1));
       skip_space();
       if (peek() == ',') { ++at_; continue; }
       expect("}");
-      return;
+      return check_keys(*out);
     }
+  }
+
+  static void check_keys(const Json& object) {
+    std::vector<std::string_view> keys;
+    for (const auto& [key, value] : object.object_) keys.push_back(key);
+    std::sort(keys.begin(), keys.end());
+    const auto twice = std::adjacent_find(keys.begin(), keys.end());
+    if (twice != keys.end()) fail("key '" + std::string(*twice) + "' is there twice");
   }
 
   void parse_array(Json* out, int depth) {

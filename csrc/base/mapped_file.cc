@@ -16,12 +16,12 @@ MappedFile::MappedFile(const std::string& path) {
   const auto fail = [&path](const char* what) {
     throw Error(ErrorCode::kContainer, std::string("cannot ") + what + " " + path + ": " + std::strerror(errno));
   };
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not make us wait
   if (file < 0) fail("open");
   struct stat found {};
   if (::fstat(file, &found) != 0 || !S_ISREG(found.st_mode)) {
     ::close(file);
-    fail("read");
+    throw Error(ErrorCode::kContainer, path + " is no file");
   }
   size_ = static_cast<size_t>(found.st_size);
   void* mapped = size_ == 0 ? nullptr : ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file, 0);

@@ -2,12 +2,16 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 #include <fstream>
 #include <set>
 #include <string>
 #include <utility>
+
+#include "base/error.h"
 
 namespace qeff {
 
@@ -47,18 +51,35 @@ void wait_while(const std::atomic<uint32_t>& number, uint32_t old, int num_yield
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) : num_threads_(std::max(1, num_threads)) {
-  for (int member = 1; member < num_threads_; ++member) threads_.emplace_back([this, member] { work(member); });
+ThreadPool::ThreadPool(int num_threads) : num_threads_(std::max(1, num_threads)), process_(getpid()) {
+  threads_.reserve(static_cast<size_t>(num_threads_));
+  try {
+    for (int member = 1; member < num_threads_; ++member) threads_.emplace_back([this, member] { work(member); });
+  } catch (const std::exception&) {
+    const std::string count = std::to_string(threads_.size() + 1);
+    close();
+    throw Error(ErrorCode::kResource, "the system gives no more than " + count + " threads");
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { close(); }
+
+void ThreadPool::close() {
+  if (is_forked()) {  // there is nobody to wait for
+    new std::vector<std::thread>(std::move(threads_));
+    return;
+  }
   is_closing_.store(true, std::memory_order_relaxed);
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
 
+bool ThreadPool::is_forked() const { return getpid() != process_; }
+
 void ThreadPool::run(Job job, void* context) {
+  if (num_threads_ > 1 && is_forked())
+    throw Error(ErrorCode::kRequest, "a session cannot be used in a process that was forked after it was opened");
   job_ = job;
   context_ = context;
   if (num_threads_ > 1) {

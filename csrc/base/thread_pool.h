@@ -14,13 +14,15 @@ namespace qeff {
 
 class ThreadPool {
  public:
+  // Throws Error(kResource) where the system has not so many.
   explicit ThreadPool(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const { return num_threads_; }
-  // Calls job(context, member) on every member and returns when all are done. Jobs must not throw.
+  // Calls job(context, member) on every member and returns when all are done. Jobs must not throw. Throws
+  // Error(kRequest) in a process that was forked from the one that made the team: threads do not come along.
   using Job = void (*)(void* context, int member);
   void run(Job job, void* context);
   // Every member waits until all have arrived; the last to arrive calls `alone` before the others go on. Only within a
@@ -41,11 +43,14 @@ class ThreadPool {
 
  private:
   void work(int member);
+  void close();
+  bool is_forked() const;
   void keep_apart();
   void open_barrier(uint32_t round);
   void wait_for_barrier(uint32_t round);
 
   const int num_threads_;
+  const int process_;  // that made the team
   int caller_cpu_ = -1;  // where the caller ran when the others were placed
   Job job_ = nullptr;
   void* context_ = nullptr;

@@ -4,7 +4,9 @@
  * memory is cut into numbered blocks of `block_len` tokens that the caller hands out to sequences.
  *
  * Functions that can fail return 0, or one of the codes below with a sentence in `error` (cut to `error_size` bytes,
- * always terminated). One thread at a time may use a session; different sessions are independent of each other.
+ * always terminated); where something must be given and is NULL, that is a bad request. One thread at a time may use a
+ * session, and it need not be the same one each time; different sessions are independent of each other, and functions
+ * without a session may be called at any time. A process that was forked has to open sessions of its own.
  */
 #ifndef QEFF_H
 #define QEFF_H

@@ -32,15 +32,15 @@ class EmbedStage final : public Stage {
       for (int64_t j = 0; j < parts_.num_indices; ++j, out += row_bytes) {
         const int64_t index = parts_.index_dtype == DType::kI64 ? step.entry<int64_t>(parts_.index, i)[j]
                                                                 : step.entry<int32_t>(parts_.index, i)[j];
-        const int64_t row = index + parts_.offset;  // both far from overflow: the index is checked first
-        if (index < -parts_.rows - parts_.offset || index > parts_.rows || row < 0 || row >= parts_.rows) {
+        // An index may be anything, so nothing is added to it before it is checked.
+        if (index < -parts_.offset || index >= parts_.rows - parts_.offset) {
           step.fail(parts_.op, index);
           std::memset(out, 0, static_cast<size_t>(row_bytes));
         } else if (parts_.is_matrix) {
-          kernels_.unpack_row(parts_.format, reinterpret_cast<const uint8_t*>(parts_.data), parts_.row_size, row,
-                              reinterpret_cast<float*>(out));
+          kernels_.unpack_row(parts_.format, reinterpret_cast<const uint8_t*>(parts_.data), parts_.row_size,
+                              index + parts_.offset, reinterpret_cast<float*>(out));
         } else {
-          std::memcpy(out, parts_.data + row * row_bytes, static_cast<size_t>(row_bytes));
+          std::memcpy(out, parts_.data + (index + parts_.offset) * row_bytes, static_cast<size_t>(row_bytes));
         }
       }
     }

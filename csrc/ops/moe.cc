@@ -248,6 +248,8 @@ class ActivateStage final : public Stage {
 ProductStage::Matrix read_matrix(const OpContext& ctx, int input, int bias_input) {
   const Value& value = ctx.value(ctx.input(input));
   ctx.check(value.shape.size() == 3, "has expert weights that are no stack of matrices");
+  ctx.check(value.panel_rows == value.shape[1] && value.panel_cols == value.shape[2],
+            "has expert weights that an embed reads as one table");
   ProductStage::Matrix matrix{};
   matrix.format = value.format;
   matrix.panels = reinterpret_cast<const uint8_t*>(ctx.weight_data(ctx.input(input)));

@@ -116,6 +116,14 @@ int64_t draw(const Row& row, double number) {
 
 }  // namespace
 
+void ChoosingMemory::reserve(int64_t size) {
+  const auto count = static_cast<size_t>(size);
+  weights.reserve(count);
+  maxima.reserve(count);
+  sums.reserve(count / kPowersPart + 1);
+  candidates.reserve(count);
+}
+
 double uniform(const uint64_t (&key)[2], uint64_t index) {
   using Wide = unsigned __int128;
   uint64_t key0 = key[0], key1 = key[1];

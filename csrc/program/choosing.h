@@ -29,6 +29,9 @@ struct ChoosingMemory {
   std::vector<float> weights, maxima;
   std::vector<double> sums;
   std::vector<Candidate> candidates;
+
+  // Makes room for all that choosing from a row of this size may take: choose() itself asks for no memory.
+  void reserve(int64_t size);
 };
 
 // The number in [0, 1) that `index` has in the sequence of a key: the first word of Philox 4x64-10 with the counter

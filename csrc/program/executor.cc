@@ -18,6 +18,10 @@ int64_t now_ns() {
       .count();
 }
 
+constexpr int64_t kMostBytes = int64_t{1} << 46;  // of the caches, and of an arena
+
+int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
 Program read_program(const std::string& folder) {
   const MappedFile file(folder + "/program.json");
   return load_program(file.text());
@@ -47,13 +51,19 @@ Executor::Executor(const std::string& folder, int num_threads, const std::string
 void Executor::reserve(int64_t num_blocks) {
   if (num_blocks < 0 || num_blocks > INT32_MAX) refuse("the number of cache blocks is out of range");
   for (CacheView& cache : caches_) cache.data = nullptr;
-  cache_memory_.clear();
+  cache_memory_ = AlignedMemory();
   num_blocks_ = 0;
-  for (CacheView& cache : caches_) {
-    if (cache.block_stride != 0 && num_blocks > (int64_t{1} << 46) / cache.block_stride)
+  int64_t bytes = 0;
+  for (const CacheView& cache : caches_) {
+    if (num_blocks > (kMostBytes - bytes) / cache.block_stride)
       throw Error(ErrorCode::kResource, "the caches are too large");
-    cache_memory_.emplace_back(static_cast<size_t>(num_blocks * cache.block_stride));
-    cache.data = reinterpret_cast<uint8_t*>(cache_memory_.back().data());
+    bytes += aligned(num_blocks * cache.block_stride);
+  }
+  cache_memory_ = AlignedMemory(static_cast<size_t>(bytes));
+  uint8_t* data = reinterpret_cast<uint8_t*>(cache_memory_.data());
+  for (CacheView& cache : caches_) {
+    cache.data = data;
+    data += aligned(num_blocks * cache.block_stride);
   }
   num_blocks_ = num_blocks;
 }
@@ -88,7 +98,7 @@ void Executor::check(const StepInput& input) const {
     end = span.stop;
     const int64_t first = input.positions[span.start];
     if (first < 0 || first > INT32_MAX) refuse("a position is out of range");
-    if (first + (span.stop - span.start) > span.num_blocks * kCacheBlockLen)
+    if ((first + (span.stop - span.start) - 1) / kCacheBlockLen >= span.num_blocks)
       refuse("a sequence has too few cache blocks for its tokens");
     for (int64_t i = 0; i < span.num_blocks; ++i) {
       if (span.blocks[i] < 0 || span.blocks[i] >= num_blocks_)
@@ -126,7 +136,7 @@ int64_t num_slices(int64_t vocab_size) { return (vocab_size + kSlice - 1) / kSli
 
 // Room for this many entries of an arena.
 AlignedMemory arena(int64_t count, int64_t entry_bytes) {
-  if (entry_bytes != 0 && count > (int64_t{1} << 46) / entry_bytes)
+  if (entry_bytes != 0 && count > kMostBytes / entry_bytes)
     throw Error(ErrorCode::kResource, "the step is too large");
   return AlignedMemory(static_cast<size_t>(count * entry_bytes));
 }
@@ -220,6 +230,11 @@ void Executor::step(const StepInput& input, float* logits, int64_t* chosen) {
   if (choices_ != nullptr) {
     slices_.resize(static_cast<size_t>(input.num_rows * num_slices(size)));
     best_.resize(static_cast<size_t>(input.num_rows));
+    const auto draws = [](const Choice& choice) { return choice.temperature > 0; };
+    if (std::any_of(choices_, choices_ + input.num_rows, draws)) {
+      const size_t num_members = std::min(choosing_.size(), static_cast<size_t>(input.num_rows));
+      for (size_t member = 0; member < num_members; ++member) choosing_[member].reserve(size);
+    }
     const size_t bytes = lies_outside ? static_cast<size_t>(input.num_rows * size) * 4 : 0;
     if (logits_.bytes() < bytes) logits_ = AlignedMemory(bytes);
     all = reinterpret_cast<float*>(logits_.data());

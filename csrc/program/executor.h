@@ -84,7 +84,7 @@ class Executor {
   Plan plan_;
   ThreadPool pool_;
   int64_t num_blocks_ = 0;
-  std::vector<AlignedMemory> cache_memory_;
+  AlignedMemory cache_memory_;  // of all layers, one after another
   std::vector<CacheView> caches_;
 
   // Of the step; allocated when a step is larger than any before it.

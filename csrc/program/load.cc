@@ -136,7 +136,7 @@ void check_order(const Program& program) {
   }
   const Value& logits = program.values[program.logits];
   if (!is_made[program.logits] || logits.kind != ValueKind::kRow || logits.dtype != DType::kF32 ||
-      logits.shape.size() != 1)
+      logits.shape.size() != 1 || logits.size == 0)
     fail("logits must be a row of floats");
 }
 

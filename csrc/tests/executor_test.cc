@@ -44,7 +44,6 @@ bool same_bits(const Floats& a, const Floats& b) {
 }
 
 // ---- The decoder: embed, one layer of attention and MLP, head.
-// --------------------------------------------------------
 
 struct Matrix {
   std::string name;
@@ -190,7 +189,6 @@ void write_program(const std::string& folder, const Decoder& decoder, const std:
 }
 
 // ---- The same in double precision, without cache, steps or panels.
-// ----------------------------------------------------
 
 using Doubles = std::vector<double>;
 
@@ -241,7 +239,6 @@ std::vector<Doubles> exact_logits(const Decoder& decoder, const Ids& tokens) {
 }
 
 // ---- Driving the executor.
-// --------------------------------------------------------------------------------------------
 
 Ids random_tokens(uint32_t seed) {
   std::mt19937 random(seed);
@@ -334,6 +331,17 @@ void test_two_sessions(const std::string& folder, const Ids (&sequences)[2], con
   other.join();
 }
 
+// A session that one thread uses after the other.
+void test_callers(const std::string& folder, const Ids (&sequences)[2], const Floats& expected) {
+  Executor executor(folder, 2, "");
+  for (int turn = 0; turn < 3; ++turn) {
+    Floats found;
+    std::thread([&] { found = run_two(executor, sequences, {kLen}); }).join();
+    expect(same_bits(found, expected), "a session in another thread");
+    expect(same_bits(run_two(executor, sequences, {7}), expected), "a session back in its thread");
+  }
+}
+
 // What a session refuses, and that it goes on working afterwards.
 void test_refusals(const std::string& folder, const Ids (&sequences)[2], const Floats& expected) {
   Executor executor(folder, 2, "");
@@ -391,6 +399,7 @@ int run_all(const std::string& folder) {
   test_against_double(folder, decoder, sequences);
   test_threads(folder, sequences, expected);
   test_two_sessions(folder, sequences, expected);
+  test_callers(folder, sequences, expected);
   test_refusals(folder, sequences, expected);
   test_cut_weights(folder);
   write_weights(folder, decoder, "down");  // what its product reads is rounded to int8 behind the gate

@@ -124,15 +124,16 @@ class Library:
             raise ResourceError(
                 f"the native engine cannot be loaded: {error}", "build it with: make native"
             ) from error
-        for name, (result, arguments) in _SIGNATURES.items():
-            function = getattr(self.c, name)
-            function.restype, function.argtypes = result, arguments
-        found = self.c.qeff_api_version()
+        # Before anything else is looked up: another version may lack it.
+        found = getattr(self.c, "qeff_api_version", lambda: "none")()
         if found != API_VERSION:
             raise ResourceError(
                 f"{path} has API version {found}, this release needs {API_VERSION}",
                 "build it again with: make native",
             )
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(self.c, name)
+            function.restype, function.argtypes = result, arguments
 
     def call(self, name: str, *arguments: object) -> None:
         """Run a function whose last two arguments are the error text; raise what it reports."""

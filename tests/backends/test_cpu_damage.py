@@ -7,9 +7,13 @@ before it, since C and C++ users have only its own.
 from __future__ import annotations
 
 import copy
+import ctypes
 import json
+import os
 import random
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +21,8 @@ import pytest
 from native_folder import open_folder
 from tiny_decoder import write_decoder
 
+from qeff._native import library as native
+from qeff._native import load
 from qeff.core.errors import ContainerError, QeffError, RequestError, ResourceError
 from qeff.runtime.session import Batch, Span
 
@@ -85,6 +91,54 @@ def test_a_program_that_lies(folder: Path, old: str, new: str, said: str | None)
     path.write_text(text.replace(old, new, 1))
     with pytest.raises(ContainerError, match=said):
         open_folder(folder)
+
+
+def test_what_is_no_file(folder: Path) -> None:
+    path = folder / "program.json"
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ContainerError, match="is no file"):
+        open_folder(folder)
+    path.rmdir()
+    os.mkfifo(path)  # nobody writes to it, and nobody waits for it
+    with pytest.raises(ContainerError, match="is no file"):
+        open_folder(folder)
+
+
+@pytest.mark.parametrize("num_others", [1, 100])
+def test_keys_that_are_there_twice(folder: Path, num_others: int) -> None:
+    path = folder / "program.json"
+    others = "".join(f'"other{i}": 0, ' for i in range(num_others))
+    twice = f'{{{others}"version": 1, "version": 1, '
+    path.write_text(path.read_text().replace("{", twice, 1))
+    with pytest.raises(ContainerError, match="'version' is there twice"):
+        open_folder(folder)
+
+
+def test_logits_without_elements(folder: Path) -> None:
+    path = folder / "program.json"
+    data = json.loads(path.read_text())
+    data["values"] += [["none", "row", [0], "f32"]]
+    attrs = {"axis": 0, "start": 0, "stop": 0, "step": 1}
+    data["ops"] += [["slice", "none", [data["logits"]], [len(data["values"]) - 1], attrs]]
+    data["logits"] = len(data["values"]) - 1
+    path.write_text(json.dumps(data))
+    with pytest.raises(ContainerError, match="logits"):
+        open_folder(folder)
+
+
+def test_caches_that_are_too_large_together(folder: Path) -> None:
+    """Each of them could be had, and their sum may not even be a number."""
+    path = folder / "program.json"
+    data = json.loads(path.read_text())
+    large = {"num_kv_heads": 64, "key_dim": 128, "value_dim": 128}
+    data["caches"] += [{**data["caches"][0], **large}] * 3
+    path.write_text(json.dumps(data))
+    session = open_folder(folder)
+    with pytest.raises(ResourceError, match="caches are too large"):
+        session.reserve((1 << 46) // (session.info.block_bytes // 3))
+    session.reserve(1)
+    session.close()
 
 
 def test_random_damage_of_the_program(folder: Path) -> None:
@@ -160,6 +214,109 @@ def test_requests_that_do_not_fit(sound: Path, changes: dict) -> None:
     before = session.step(batch()).logits
     assert np.isfinite(before).all()
     session.close()
+
+
+def test_a_closed_session(sound: Path) -> None:
+    session = open_folder(sound)
+    session.reserve(1)
+    session.close()
+    for use in (
+        lambda: session.step(batch()),
+        lambda: session.reserve(1),
+        lambda: session.copy_blocks([(0, 0)]),
+        lambda: session.copy_rows([(0, 0)]),
+    ):
+        with pytest.raises(RequestError, match="no open session"):
+            use()
+
+
+def test_arrays_that_are_missing(sound: Path) -> None:
+    session = open_folder(sound)
+    session.reserve(1)
+    whole = batch()
+    logits = session.step(whole).logits
+    library, text = load(), ctypes.create_string_buffer(200)
+    for name in ("tokens", "positions", "spans", "rows"):
+        kept = getattr(session._batch, name)
+        setattr(session._batch, name, type(kept)())
+        code = library.c.qeff_step(
+            session._handle,
+            session._batch,
+            logits.ctypes.data_as(native.FLOATS),
+            None,
+            text,
+            len(text),
+        )
+        assert code == 2 and text.value == b"an array of the step is missing", name
+        setattr(session._batch, name, kept)
+    code = library.c.qeff_step(session._handle, session._batch, None, None, text, len(text))
+    assert code == 2 and text.value == b"an array of the step is missing"
+    code = ctypes.c_int()
+    assert not library.c.qeff_open(None, None, ctypes.byref(code), text, len(text))
+    assert code.value == 2
+    assert session.step(whole).logits.tobytes() == logits.tobytes()
+    session.close()
+
+
+def run_beside(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A script in a process of its own, with a folder as its argument."""
+    return subprocess.run(
+        [sys.executable, "-c", script, str(folder)],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_more_threads_than_the_system_gives(sound: Path) -> None:
+    """An error, not the end of the process; in a process whose memory has an end."""
+    script = """
+import resource, sys
+from pathlib import Path
+from native_folder import open_folder
+from qeff.core.errors import ResourceError
+
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+try:
+    open_folder(Path(sys.argv[1]), threads=1024)
+except ResourceError as error:
+    print(error.what)
+open_folder(Path(sys.argv[1]), threads=2).close()
+"""
+    done = run_beside(script, sound)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("the system gives no more than")
+
+
+def test_a_forked_process(sound: Path) -> None:
+    """Threads do not come along with fork: the session is refused there and closes without them."""
+    script = """
+import os, signal, sys
+from pathlib import Path
+from native_folder import one_span, open_folder
+from qeff.core.errors import RequestError
+
+session = open_folder(Path(sys.argv[1]), threads=2)
+session.reserve(1)
+session.step(one_span(3))
+child = os.fork()
+if child == 0:
+    signal.alarm(30)  # the end of it where it would wait for ever
+    try:
+        session.step(one_span(3))
+    except RequestError as error:
+        print(error.what, flush=True)
+    session.close()
+    os._exit(0)
+os.waitpid(child, 0)
+session.step(one_span(3))
+session.close()
+"""
+    done = run_beside(script, sound)
+    assert done.returncode == 0, done.stderr
+    assert "forked" in done.stdout
 
 
 def test_unknown_instruction_set(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:

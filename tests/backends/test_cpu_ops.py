@@ -338,6 +338,19 @@ def test_rows_are_those_asked_for(tmp_path: Path) -> None:
     session.close()
 
 
+@pytest.mark.parametrize("offset", [0, 2, -3])
+def test_embed_adds_its_offset(tmp_path: Path, offset: int) -> None:
+    tables = [normal(7, 5), whole(0, 99, 7, 5), truth(7, 5)]
+    for table, dtype in zip(tables, ("f32", "i64", "bool"), strict=True):
+        attrs = {"offset": offset, "dtype": dtype}
+        ids = np.arange(7) - offset
+        check(tmp_path, "embed", [Weight(table), ids], exact=True, **attrs)
+        for outside in (-1 - offset, 7 - offset, np.iinfo(np.int64).min, np.iinfo(np.int64).max):
+            arrays = [table, np.append(ids, outside)]
+            with pytest.raises(RequestError, match=f"entry {outside}, which does not exist"):
+                run_op(tmp_path, "embed", arrays, [True, False], attrs)
+
+
 @pytest.mark.parametrize(
     ("kind", "items", "attrs"),
     [

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from native_folder import open_folder, single_op, write_folder
 
-from qeff.container.program import Program
+from qeff.container.program import Op, Program, Value
 from qeff.core.errors import ContainerError
 from qeff.ops import kinds
 
@@ -224,3 +224,20 @@ def test_sizes_that_no_number_holds(tmp_path: Path, axes: tuple[int, ...]) -> No
     program = with_value(program, source, shape=shape)
     program = with_value(program, program.ops[place].outputs[0], shape=axes)
     refuse(tmp_path, with_op(program, place, attrs={"shape": list(axes)}), tables)
+
+
+def test_experts_that_are_also_a_table(tmp_path: Path) -> None:
+    """A table is one matrix, so that it takes fewer bytes than a stack of the same shape."""
+    inputs, _, attrs = EXAMPLES["moe"]
+    up, down = np.zeros((32, 2, 4), np.float32), np.zeros((32, 7, 1), np.float32)
+    weights = [False, False, False, True, True]
+    program, tables = single_op("moe", [*inputs[:3], up, down], weights, attrs, 2)
+    open_folder(write_folder(tmp_path / "right", program, tables)).close()
+    index = next(i for i, value in enumerate(program.values) if value.name == "in3")
+    made = Value("looked up", "token", (2, 4), "f32")
+    look_up = Op(
+        "embed", "table", (index, 0), (len(program.values),), {"offset": 0, "dtype": "f32"}
+    )
+    program = replace(program, values=(*program.values, made), ops=(look_up, *program.ops))
+    tables["in3"] = np.zeros(32 // 16 * 16 * 8 * 4, np.uint8)  # as a table of 8 columns
+    refuse(tmp_path / "wrong", program, tables)
