@@ -6,18 +6,28 @@ of prompts, words on a command line or where answers go.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from qeff.container import Container
 from qeff.core.errors import OptionValueError
+from qeff.core.progress import log
 from qeff.generate import Engine, SpeculationConfig, Text
 from qeff.generate.cache_blocks import num_blocks_for
 from qeff.runtime import open_session
-from qeff.runtime.session import Batch, Capabilities, Session, StepOutput
+from qeff.runtime.session import (
+    Batch,
+    Begun,
+    Capabilities,
+    Overlapping,
+    Preparing,
+    Session,
+    StepOutput,
+)
 
 if TYPE_CHECKING:
     from qeff.generate.drafting import Drafting
@@ -38,6 +48,7 @@ class Setup:
             when None.
         vram_budget: Most bytes of GPU memory; all that is free when None.
         deterministic: Whether an answer may not depend on what else runs beside it.
+        prepares: Whether a device is made ready for all steps before the first one.
     """
 
     threads: int | None = None
@@ -49,6 +60,7 @@ class Setup:
     cache_tokens: int | None = None
     vram_budget: int | None = None
     deterministic: bool = False
+    prepares: bool = False
 
 
 def open_engine(container: Container, text: Text, setup: Setup) -> Engine:
@@ -70,8 +82,18 @@ def open_engine(container: Container, text: Text, setup: Setup) -> Engine:
             reuse_prefixes=setup.reuses_prefixes,
             drafting=drafting,
         )
+        if setup.prepares:
+            prepare(session)
         opened.pop_all()
         return engine
+
+
+def prepare(session: Session) -> None:
+    """Make a session ready for all steps before the first; its cache is reserved already."""
+    if session.caps.prepares:
+        began = time.perf_counter()
+        cast(Preparing, session).prepare()
+        log.info("prepared every size of a step in %.1f s", time.perf_counter() - began)
 
 
 def _open(container: Container, setup: Setup) -> Session:
@@ -105,6 +127,8 @@ def _open_drafting(
         draft = _open(container, setup)
         opened.callback(draft.close)
         drafting = Drafting.start(config, session.caps, draft=draft, num_tokens=num_tokens)
+        if setup.prepares:
+            prepare(draft)
         opened.pop_all()
         return drafting
 
@@ -134,6 +158,14 @@ class Chunked:
     def step(self, batch: Batch) -> StepOutput:
         """As the session."""
         return self._session.step(batch)
+
+    def begin(self, batch: Batch) -> Begun:
+        """As the session, where it overlaps steps."""
+        return cast(Overlapping, self._session).begin(batch)
+
+    def prepare(self) -> None:
+        """As the session, where it has to."""
+        cast(Preparing, self._session).prepare()
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """As the session."""

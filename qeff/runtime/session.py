@@ -46,6 +46,7 @@ class Capabilities:
     chooses: bool = False  # Batch.choices
     num_heads: int = 0  # StepOutput.guesses
     overlaps: bool = False  # Overlapping: a step may be begun before the one before has ended
+    prepares: bool = False  # Preparing: steps of a size that was not seen before take longer
 
 
 class Span(NamedTuple):  # made for every sequence of every step, and quick to make
@@ -137,4 +138,14 @@ class Overlapping(Session, Protocol):
 
         A token of −1 − i stands for the one that the step begun before chooses for its row i,
         which the host need not know yet. Where that row chooses none, the token is any.
+        """
+
+
+class Preparing(Session, Protocol):
+    """A session with ``caps.prepares``."""
+
+    def prepare(self) -> None:
+        """Make everything ready that steps may need, so that none takes longer than others.
+
+        To be called between ``reserve`` and the first step; the cache stays as it is.
         """

@@ -31,6 +31,7 @@ from cuda_engine import (  # noqa: E402
     small_kind,
 )
 
+from qeff.apps.opening import Chunked  # noqa: E402
 from qeff.generate import Constraint, Engine, FinishReason, Request, SamplingParams  # noqa: E402
 from qeff.runtime.session import Batch, Span  # noqa: E402
 
@@ -56,6 +57,16 @@ def test_requests_that_come_at_different_times(tmp_path: Path) -> None:
         found = beside_each_other(engine, requests)
     for name, result in found.items():
         same(result, expected[name])
+
+
+def test_a_prompt_in_chunks(tmp_path: Path) -> None:
+    with engine_of(tmp_path / "whole") as engine:
+        (expected,) = engine.generate([prompt(3)], greedy(3))
+    session = session_of(tmp_path / "chunks")
+    assert session.caps.overlaps
+    with Engine(Chunked(session, 2), eos_ids=()) as engine:
+        (found,) = engine.generate([prompt(3)], greedy(3))
+    same(found, expected)
 
 
 @needs_gpu

@@ -212,7 +212,7 @@ def test_rows_of_several_pieces(form: str) -> None:
         packed_pairs(x, stack, Gate(), chosen.index, made, cut)
         np.testing.assert_allclose(made.cpu(), parts, rtol=1e-4, atol=1e-4)
         return
-    up_pairs(x[:1], stack, Gate(), chosen, made, cut)
+    up_pairs(x[:1], stack, Gate(), chosen.index, made, cut)
     np.testing.assert_allclose(made.cpu(), expected, rtol=1e-4, atol=1e-4)
     made = torch.full((1, 13), torch.nan, device=DEVICE)
     down_pairs(x, stack, chosen, made, cut)

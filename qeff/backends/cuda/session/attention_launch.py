@@ -109,7 +109,10 @@ def few_plan(call: Call, mode: int) -> FewPlan:
     tile = min(64, max(16, 16384 // size))
     splits = num_splits(num_units, call.info.longest, tile)
     num_warps = 2 if call.cache.format in ("fp8", "mxint8") else 4
-    return FewPlan(tile, num_warps, 4 if call.cache.format == "mxint8" else 3, splits, early=False)
+    stages = 4 if call.cache.format == "mxint8" else 3
+    if call.cache.format == "f32" and size > 2048:
+        stages = 2  # three of 576 dims are 257 kB, more than a multiprocessor's shared memory
+    return FewPlan(tile, num_warps, stages, splits, early=False)
 
 
 def many_plan(call: Call) -> ManyPlan:

@@ -160,10 +160,8 @@ class Experts:
         scratch: Scratch,
     ) -> None:
         """Two launches, or three."""
-        if is_packed(self.up.matrix):
-            packed_pairs(x, self.up, self.gate, chosen.index, hidden, pair_cut(self.up))
-        else:
-            up_pairs(x, self.up, self.gate, chosen, hidden, pair_cut(self.up))
+        product = packed_pairs if is_packed(self.up.matrix) else up_pairs
+        product(x, self.up, self.gate, chosen.index, hidden, pair_cut(self.up))
         if not is_packed(self.down.matrix):
             down_pairs(hidden, self.down, chosen, out, pair_cut(self.down, chosen.index.shape[1]))
             return

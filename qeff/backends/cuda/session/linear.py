@@ -101,16 +101,18 @@ def plan_of(matrix: Matrix, tokens: int, around: Around, dtype: torch.dtype) -> 
             width = SHORT_ROW
         rows = min(max(tile // (width * size * halves), 1), MOST_ROWS)
         return Plan(rows=rows, columns=width, warps=warps)
-    return _tile_plan(matrix, halves)
+    return _tile_plan(matrix, halves, dtype)
 
 
-def _tile_plan(matrix: Matrix, halves: int) -> Plan:
+def _tile_plan(matrix: Matrix, halves: int, dtype: torch.dtype) -> Plan:
     """Tiles for tensor cores: enough programs for all processors, and 48 kB on their way each."""
     rows, columns = matrix.shape
     size = matrix.codes.element_size()
     height = 16 if rows // halves < 8192 else 32 // halves
     width = min(max(triton.next_power_of_2(columns), 16), 512 // size)
-    return Plan(rows=height, columns=width, warps=4, stages=4, tokens=16)
+    # Shared memory also holds numbers of one byte as f32, which leaves no room for a fourth stage.
+    stages = 3 if height > 16 and size == 1 and dtype == torch.float32 else 4
+    return Plan(rows=height, columns=width, warps=4, stages=stages, tokens=16)
 
 
 def linear(
@@ -151,7 +153,8 @@ def _alike(
         if around.norm is not None and x.dtype == torch.float16:
             x = _normalised(x, around.norm, scratch)
             around = Around(None, around.bias, around.residual, around.activation)
-        few(x, matrix, out, around, _tile_plan(matrix, 1 if around.activation is None else 2))
+        halves = 1 if around.activation is None else 2
+        few(x, matrix, out, around, _tile_plan(matrix, halves, x.dtype))
         return
     for start in range(0, len(x), FEW_TOKENS):
         part = slice(start, start + FEW_TOKENS)

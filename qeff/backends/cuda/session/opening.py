@@ -70,6 +70,7 @@ def _open(container: Container, opened: Opened, memory: Memory, deterministic: b
         chooses=not opened.num_heads,  # tokens are chosen from whole rows
         num_heads=opened.num_heads,
         overlaps=not opened.num_heads,
+        prepares=memory.device.type == "cuda",
     )
     places = limits(opened.program, options.ctx_len)
     return CudaSession(executor, caps, memory, places, graph_bytes=room.step_bytes // 2)

@@ -14,15 +14,18 @@ from typing import Any
 
 import numpy as np
 import torch
+import triton
 
 from qeff.backends.cuda.session import describe
 from qeff.backends.cuda.session.cache import BLOCK_LEN, LayerCache, settled
 from qeff.backends.cuda.session.choosing import Chooser
+from qeff.backends.cuda.session.compiling import compiling
 from qeff.backends.cuda.session.executor import Executor
 from qeff.backends.cuda.session.graphs import Graphs, Key, Made, Mode
 from qeff.backends.cuda.session.memory import Memory
 from qeff.backends.cuda.session.padding import Extent, Padded, pad, reach_of, row_size
 from qeff.backends.cuda.session.pending import Pending
+from qeff.backends.cuda.session.preparing import Trial, kinds, trials
 from qeff.backends.cuda.session.step_buffer import Sizes, StepBuffer, info_of
 from qeff.runtime.session import Batch, Capabilities, StepOutput
 
@@ -78,6 +81,33 @@ class CudaSession:
             cache.lay(memory, count)
             memory = memory[cache.bytes_per_block * count :]
         self._num_blocks = num_blocks
+
+    def prepare(self) -> None:
+        """Compile the kernels of every step that may come, and capture those that are small."""
+        assert self._num_blocks, "the cache is reserved before"
+        if not self._graphs.is_on:
+            return
+        steps = trials(self._caps)
+        if not triton.knobs.runtime.interpret:
+            with compiling() as take_over:
+                for trial in kinds(steps):
+                    self._try(trial, is_dry=True)
+                    take_over()
+        for trial in steps:
+            self._try(trial)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def _try(self, trial: Trial, *, is_dry: bool = False) -> None:
+        """Run a step that means nothing, in the block of padding, which nobody reads."""
+        batch = trial.batch(self._num_blocks)
+        shape = describe.Shape.of(batch.spans, BLOCK_LEN, self._num_blocks + 1)
+        what = f"a step of {trial.tokens} tokens"
+        with self._memory.guard(what, _STEP_HINT), torch.inference_mode():
+            if is_dry:
+                self._run(self._described(batch, shape, trial.longest)[0])
+            else:
+                self._begin(batch, shape, trial.longest)
 
     def step(self, batch: Batch) -> StepOutput:
         """Run all tokens, write their keys and values, return the rows asked for."""
@@ -135,9 +165,19 @@ class CudaSession:
         return [(cache, indices) for cache in self.caches]
 
     def _begin(self, batch: Batch, shape: describe.Shape, longest: int) -> Pending:
-        num_tokens, num_rows = len(batch.tokens), len(batch.logit_rows)
-        if not num_tokens:
+        if not len(batch.tokens):
             return Pending.nothing(batch, self._caps)
+        key, padded = self._described(batch, shape, longest)
+        made = self._played(key, padded)
+        if made is None:  # with the memory of captured steps it may fit
+            self._graphs.clear()
+            self._memory.trim()
+            made = self._run(key)
+        return Pending.make(made, batch, self._caps)
+
+    def _described(self, batch: Batch, shape: describe.Shape, longest: int) -> tuple[Key, Padded]:
+        """Send the step's description; what its launches depend on, and its sizes."""
+        num_tokens, num_rows = len(batch.tokens), len(batch.logit_rows)
         mode = _mode(batch)
         is_decode = shape.is_decode
         is_same = num_rows == num_tokens and bool((batch.logit_rows == np.arange(num_tokens)).all())
@@ -154,14 +194,12 @@ class CudaSession:
         if mode.chooses:
             assert self._caps.chooses, "this model's rows are not chosen from"
             self._make_choosable(padded.rows)
-        self._describe(batch, shape, sizes)
-        key = Key(sizes, padded.reach, is_decode, is_same, mode)
-        made = self._played(key, padded)
-        if made is None:  # with the memory of captured steps it may fit
-            self._graphs.clear()
-            self._memory.trim()
-            made = self._run(key)
-        return Pending.make(made, batch, self._caps)
+        if not self._buffer.holds(sizes):
+            self._graphs.clear()  # they read from the memory that is given up
+            self._buffer = StepBuffer(2 * sizes.places()[1], self._device)
+        describe.fill(self._buffer.next_host(sizes), batch, shape, sizes, self._num_blocks)
+        self._buffer.send(sizes)
+        return Key(sizes, padded.reach, is_decode, is_same, mode), padded
 
     def _padded(self, extent: Extent, mode: Mode) -> Padded:
         """The sizes that a step is run with."""
@@ -215,14 +253,6 @@ class CudaSession:
             chooser = Chooser(num_rows, self._caps.vocab_size, self._device)
             chooser.tokens[: len(self._chooser.tokens)].copy_(self._chooser.tokens)
             self._chooser, self._max_choices = chooser, num_rows
-
-    def _describe(self, batch: Batch, shape: describe.Shape, sizes: Sizes) -> None:
-        """Fill and send the step's description."""
-        if not self._buffer.holds(sizes):
-            self._graphs.clear()  # they read from the memory that is given up
-            self._buffer = StepBuffer(2 * sizes.places()[1], self._device)
-        describe.fill(self._buffer.next_host(sizes), batch, shape, sizes, self._num_blocks)
-        self._buffer.send(sizes)
 
 
 def _mode(batch: Batch) -> Mode:

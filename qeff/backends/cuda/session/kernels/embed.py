@@ -16,6 +16,19 @@ _WIDTH = 1024
 
 
 @triton.jit
+def own_row(index, chosen, entry, piece, offset, num_rows, RESOLVE: tl.constexpr):
+    """The row of an entry; the program of its first piece replaces what stands for another."""
+    row = tl.load(index + entry).to(tl.int64)
+    if RESOLVE:  # noqa: SIM102 - decided when the kernel is compiled
+        if row < 0:
+            row = tl.load(chosen + (-1 - row))
+            row = tl.maximum(row, 0)  # a row without a choice: what is made of it, nobody reads
+            if piece == 0:
+                tl.store(index + entry, row)
+    return tl.minimum(tl.maximum(row + offset, 0), num_rows - 1)
+
+
+@triton.jit
 def _rows(
     index, chosen, table, out, columns, num_rows, offset,
     RESOLVE: tl.constexpr, WIDTH: tl.constexpr, PDL: tl.constexpr,
@@ -25,15 +38,7 @@ def _rows(
     wait(PDL)
     entry = tl.program_id(0).to(tl.int64)
     piece = tl.program_id(1)
-    row = tl.load(index + entry).to(tl.int64)
-    if RESOLVE:  # noqa: SIM102 - decided when the kernel is compiled
-        if row < 0:
-            row = tl.load(chosen + (-1 - row))
-            row = tl.maximum(row, 0)  # a row without a choice: what is made of it, nobody reads
-            if piece == 0:
-                tl.store(index + entry, row)
-    row += offset
-    row = tl.minimum(tl.maximum(row, 0), num_rows - 1)
+    row = own_row(index, chosen, entry, piece, offset, num_rows, RESOLVE)
     column = piece * WIDTH + tl.arange(0, WIDTH)
     inside = column < columns
     x = tl.load(table + row * columns + column, mask=inside)

@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from qeff.backends.cuda.session.kernels.embed import own_row
 from qeff.backends.cuda.session.kernels.packed_around import arrays
 from qeff.backends.cuda.session.kernels.packed_decode import (
     BLOCKS,
@@ -35,14 +36,7 @@ def _packed_rows(
     wait(PDL)
     entry = tl.program_id(0).to(tl.int64)
     piece = tl.program_id(1)
-    row = tl.load(index + entry).to(tl.int64)
-    if RESOLVE:  # noqa: SIM102 - decided when the kernel is compiled
-        if row < 0:
-            row = tl.load(chosen + (-1 - row))
-            row = tl.maximum(row, 0)  # a row without a choice: what is made of it, nobody reads
-            if piece == 0:
-                tl.store(index + entry, row)
-    row = tl.minimum(tl.maximum(row + offset, 0), rows - 1)
+    row = own_row(index, chosen, entry, piece, offset, rows, RESOLVE)
     group = piece * SPLITS + tl.arange(0, SPLITS)
     held = tl.minimum(group, GROUPS - 1)
     k = tl.arange(0, 32)

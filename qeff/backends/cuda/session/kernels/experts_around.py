@@ -63,6 +63,16 @@ class Gate:
         }
 
 
+def pair_sizes(
+    x: torch.Tensor, stack: Stack, gate: Gate, index: torch.Tensor, out: torch.Tensor
+) -> tuple[int, ...]:
+    """Sizes and strides of a product of pairs, as its kernels take them."""
+    assert x.shape[1] == stack.columns and x.stride(1) == out.stride(1) == 1, "rows in one piece"
+    assert out.shape == (index.numel(), stack.rows // gate.turns), "an output for each row or two"
+    sizes = stack.experts, out.shape[1], stack.rows, index.shape[1]
+    return *sizes, x.stride(0), index.stride(0), out.stride(0)
+
+
 @triton.jit
 def own_rows(m, outputs, HOW: tl.constexpr):
     """The rows of an expert at places ``m``; places behind the last have its rows."""
@@ -76,13 +86,6 @@ def own_rows(m, outputs, HOW: tl.constexpr):
 
 
 @triton.jit
-def own_outputs(block, ROWS: tl.constexpr, HOW: tl.constexpr):
-    """The outputs of a block of rows."""
-    OUTPUTS: tl.constexpr = ROWS if HOW == "none" else ROWS // 2
-    return block * OUTPUTS + tl.arange(0, OUTPUTS)
-
-
-@triton.jit
 def chosen_expert(index, pair, chosen, stride, experts):
     """The expert of a pair of token and place; one that does not exist becomes one that does."""
     expert = tl.load(index + (pair // chosen).to(tl.int64) * stride + pair % chosen)
@@ -90,7 +93,7 @@ def chosen_expert(index, pair, chosen, stride, experts):
 
 
 @triton.jit
-def through_gate(
+def _through_gate(
     y, COUNT: tl.constexpr, ROWS: tl.constexpr,
     HOW: tl.constexpr, ACTIVATION: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
@@ -107,3 +110,20 @@ def through_gate(
         else:
             y = activate(gate, ACTIVATION) * up
     return y
+
+
+@triton.jit
+def store_outputs(
+    y, bias, row, out, target, is_pair, block, outputs, out_stride,
+    COUNT: tl.constexpr, ROWS: tl.constexpr,
+    HOW: tl.constexpr, ACTIVATION: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
+):  # fmt: skip
+    """Bias and gate of sums f32 [COUNT, ROWS] of a block of rows, stored in rows ``target``."""
+    OUTPUTS: tl.constexpr = ROWS if HOW == "none" else ROWS // 2
+    if bias is not None:
+        y += tl.load(bias + row).to(tl.float32)[None, :]
+    y = _through_gate(y, COUNT, ROWS, HOW, ACTIVATION, ALPHA, LIMIT)
+    output = block * OUTPUTS + tl.arange(0, OUTPUTS)
+    place = out + target[:, None] * out_stride + output[None, :]
+    inside = is_pair[:, None] & (output < outputs)[None, :]
+    tl.store(place, y.to(out.dtype.element_ty), mask=inside)

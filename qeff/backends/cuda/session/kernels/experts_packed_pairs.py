@@ -17,9 +17,9 @@ from qeff.backends.cuda.session.kernels.experts_around import (
     Gate,
     Stack,
     chosen_expert,
-    own_outputs,
     own_rows,
-    through_gate,
+    pair_sizes,
+    store_outputs,
 )
 from qeff.backends.cuda.session.kernels.experts_pairs import PairCut
 from qeff.backends.cuda.session.kernels.packed_around import arrays
@@ -78,20 +78,19 @@ def _pairs(
     block = tl.program_id(1)
     own = own_rows(block * ROWS + tl.arange(0, ROWS), outputs, HOW)
     wait(PDL)
-    expert = chosen_expert(index, pair, chosen, index_stride, experts)
+    row = chosen_expert(index, pair, chosen, index_stride, experts) * rows + own
     y = _sums(
-        x + (pair // PER_ROW).to(tl.int64) * x_stride, codes, extra, scales, expert * rows + own,
+        x + (pair // PER_ROW).to(tl.int64) * x_stride, codes, extra, scales, row,
         code_stride, extra_stride, scale_stride,
         K, GROUPS, BLOCKS, FORMAT, SHIFT, ROWS, SPLITS, STAGES, ASM,
     )  # fmt: skip
     if POWER != SHIFT:
         y *= 2.0 ** (POWER - SHIFT)
-    if bias is not None:
-        y += tl.load(bias + expert * rows + own).to(tl.float32)
-    y = through_gate(tl.reshape(y, [1, ROWS]), 1, ROWS, HOW, ACTIVATION, ALPHA, LIMIT)
-    output = own_outputs(block, ROWS, HOW)[None, :]
-    place = out + pair.to(tl.int64) * out_stride + output
-    tl.store(place, y.to(out.dtype.element_ty), mask=output < outputs)
+    one = tl.arange(0, 1)
+    store_outputs(
+        tl.reshape(y, [1, ROWS]), bias, row, out, pair.to(tl.int64) + one, one == 0,
+        block, outputs, out_stride, 1, ROWS, HOW, ACTIVATION, ALPHA, LIMIT,
+    )  # fmt: skip
 
 
 def packed_pairs(
@@ -101,26 +100,17 @@ def packed_pairs(
 
     ``x`` has a row for each token or for each pair; ``index`` [tokens, chosen] are the experts.
     """
-    pairs = index.numel()
-    assert x.shape[1] == stack.columns and x.stride(1) == out.stride(1) == 1, "rows in one piece"
-    assert out.shape == (pairs, stack.rows // gate.turns), "an output for each row or two"
     operands, constants = _operands(stack, cut, x)
     arrays_of, strides = operands[:3], operands[3:]
-    _pairs[(pairs, triton.cdiv(stack.rows, cut.rows))](
+    _pairs[(len(out), triton.cdiv(stack.rows, cut.rows))](
         x,
         *arrays_of,
         stack.bias,
         index,
         out,
-        stack.experts,
-        out.shape[1],
-        stack.rows,
-        index.shape[1],
-        x.stride(0),
-        index.stride(0),
-        out.stride(0),
+        *pair_sizes(x, stack, gate, index, out),
         *strides,
-        PER_ROW=pairs // len(x),
+        PER_ROW=len(out) // len(x),
         **gate.constants(),
         **constants,
     )

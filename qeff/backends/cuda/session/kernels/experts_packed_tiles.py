@@ -14,20 +14,14 @@ import triton.language as tl
 from qeff.backends.cuda.session.kernels.experts_around import (
     Gate,
     Stack,
-    own_outputs,
     own_rows,
-    through_gate,
+    store_outputs,
 )
 from qeff.backends.cuda.session.kernels.experts_sort import Sorted
 from qeff.backends.cuda.session.kernels.experts_tiles import Cut, own_pairs, own_tile
 from qeff.backends.cuda.session.kernels.packed_around import arrays
-from qeff.backends.cuda.session.kernels.packed_decode import (
-    BLOCKS,
-    POWER,
-    block_scale,
-    group_numbers,
-    group_scales,
-)
+from qeff.backends.cuda.session.kernels.packed_decode import BLOCKS, POWER
+from qeff.backends.cuda.session.kernels.packed_many import group_sums
 from qeff.backends.cuda.session.launch import release, settings, wait
 
 SCALED_PAIRS = 64  # of a tile, from which on numbers are scaled and not sums
@@ -53,46 +47,14 @@ def _tiles(
         source, target, is_pair = own_pairs(order, entry, chosen, PAIRS, IS_FIRST)
         own = own_rows(block * ROWS + tl.arange(0, ROWS), outputs, HOW)
         row = expert.to(tl.int64) * rows + own
-        k = tl.arange(0, 32)
-        code_row = codes + (row * code_stride)[:, None]
-        extra_row = extra + (row * extra_stride)[:, None]
-        SCALE_WORDS: tl.constexpr = 2 if FORMAT == "q4_0" else 1
-        EVEN: tl.constexpr = K % (BLOCKS * 32) == 0
-        y = tl.zeros([ROWS, PAIRS], tl.float32)
-        for group in tl.range(0, GROUPS, num_stages=STAGES):
-            first, second = group_scales(scales + row * scale_stride + group * SCALE_WORDS, FORMAT)
-            numbers = group_numbers(
-                code_row + group * 32, extra_row + group * (32 if ASM else 16), k[None, :],
-                BLOCKS, FORMAT, ASM,
-            )  # fmt: skip
-            for j in tl.static_range(BLOCKS):
-                column = (group * BLOCKS + j) * 32 + k
-                place = x + column[:, None] + (source * x_stride)[None, :]
-                if EVEN:
-                    value = tl.load(place)
-                else:
-                    value = tl.load(place, mask=(column < K)[:, None], other=0.0)
-                number = numbers[j]
-                if POWER != 0:  # exact
-                    number *= 2.0**POWER
-                scale = block_scale(first, second, j, FORMAT)[:, None]
-                if IS_SCALED:
-                    number = (number.to(tl.float32) * scale).to(value.dtype)
-                if not ASM and x.dtype.element_ty == tl.bfloat16:
-                    value = value.to(tl.float32)  # the interpreter has no product of bf16
-                number = number.to(value.dtype)
-                if IS_SCALED:
-                    y = tl.dot(number, value, y, input_precision="ieee")
-                else:
-                    y += tl.dot(number, value, input_precision="ieee") * scale
-        y = tl.trans(y)
-        if bias is not None:
-            y += tl.load(bias + row).to(tl.float32)[None, :]
-        y = through_gate(y, PAIRS, ROWS, HOW, ACTIVATION, ALPHA, LIMIT)
-        output = own_outputs(block, ROWS, HOW)
-        place = out + target[:, None] * out_stride + output[None, :]
-        inside = is_pair[:, None] & (output < outputs)[None, :]
-        tl.store(place, y.to(out.dtype.element_ty), mask=inside)
+        y = group_sums(
+            x, codes + row * code_stride, extra + row * extra_stride, scales + row * scale_stride,
+            source, x_stride, K, GROUPS, BLOCKS, FORMAT, POWER, ROWS, PAIRS, STAGES, IS_SCALED, ASM,
+        )  # fmt: skip
+        store_outputs(
+            tl.trans(y), bias, row, out, target, is_pair, block, outputs, out_stride,
+            PAIRS, ROWS, HOW, ACTIVATION, ALPHA, LIMIT,
+        )  # fmt: skip
 
 
 def packed_tiles(

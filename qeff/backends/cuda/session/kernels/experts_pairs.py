@@ -17,9 +17,9 @@ from qeff.backends.cuda.session.kernels.experts_around import (
     Gate,
     Stack,
     chosen_expert,
-    own_outputs,
     own_rows,
-    through_gate,
+    pair_sizes,
+    store_outputs,
 )
 from qeff.backends.cuda.session.launch import release, settings, wait
 
@@ -72,12 +72,11 @@ def _up(
     y = tl.sum(sums, 1)
     if scales is not None:
         y *= tl.load(scales + row)
-    if bias is not None:
-        y += tl.load(bias + row).to(tl.float32)
-    y = through_gate(tl.reshape(y, [1, ROWS]), 1, ROWS, HOW, ACTIVATION, ALPHA, LIMIT)
-    output = own_outputs(block, ROWS, HOW)[None, :]
-    place = out + pair.to(tl.int64) * out_stride + output
-    tl.store(place, y.to(out.dtype.element_ty), mask=output < outputs)
+    one = tl.arange(0, 1)
+    store_outputs(
+        tl.reshape(y, [1, ROWS]), bias, row, out, pair.to(tl.int64) + one, one == 0,
+        block, outputs, out_stride, 1, ROWS, HOW, ACTIVATION, ALPHA, LIMIT,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -125,13 +124,11 @@ def _down(
 
 
 def up_pairs(
-    x: torch.Tensor, stack: Stack, gate: Gate, chosen: Chosen, out: torch.Tensor, cut: PairCut
+    x: torch.Tensor, stack: Stack, gate: Gate, index: torch.Tensor, out: torch.Tensor, cut: PairCut
 ) -> None:
-    """``out`` [pairs, outputs] from x [tokens, K]."""
-    matrix, index = stack.matrix, chosen.index
+    """``out`` [pairs, outputs] from x [tokens, K]; ``index`` [tokens, chosen] are the experts."""
+    matrix = stack.matrix
     assert matrix.codes.shape == matrix.shape and matrix.codes.is_contiguous(), "plain or e4m3"
-    assert x.shape[1] == stack.columns and x.stride(1) == out.stride(1) == 1, "rows in one piece"
-    assert out.shape == (index.numel(), stack.rows // gate.turns), "an output for each row or two"
     assert cut.rows % gate.turns == 0, "gate and up together"
     _up[(len(out), triton.cdiv(stack.rows, cut.rows))](
         x,
@@ -140,13 +137,7 @@ def up_pairs(
         stack.bias,
         index,
         out,
-        stack.experts,
-        out.shape[1],
-        stack.rows,
-        index.shape[1],
-        x.stride(0),
-        index.stride(0),
-        out.stride(0),
+        *pair_sizes(x, stack, gate, index, out),
         K=stack.columns,
         ROWS=cut.rows,
         COLUMNS=cut.columns,

@@ -16,9 +16,8 @@ import triton.language as tl
 from qeff.backends.cuda.session.kernels.experts_around import (
     Gate,
     Stack,
-    own_outputs,
     own_rows,
-    through_gate,
+    store_outputs,
 )
 from qeff.backends.cuda.session.kernels.experts_sort import Sorted
 from qeff.backends.cuda.session.launch import release, settings, wait
@@ -119,13 +118,10 @@ def _tiles(
             y = tl.trans(y)
         if scales is not None:
             y *= tl.load(scales + row)[None, :]
-        if bias is not None:
-            y += tl.load(bias + row).to(tl.float32)[None, :]
-        y = through_gate(y, PAIRS, ROWS, HOW, ACTIVATION, ALPHA, LIMIT)
-        output = own_outputs(block, ROWS, HOW)
-        place = out + target[:, None] * out_stride + output[None, :]
-        inside = is_pair[:, None] & (output < outputs)[None, :]
-        tl.store(place, y.to(out.dtype.element_ty), mask=inside)
+        store_outputs(
+            y, bias, row, out, target, is_pair, block, outputs, out_stride,
+            PAIRS, ROWS, HOW, ACTIVATION, ALPHA, LIMIT,
+        )  # fmt: skip
 
 
 def tiles(

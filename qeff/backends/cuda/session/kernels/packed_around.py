@@ -13,6 +13,7 @@ import triton.language as tl
 
 from qeff.backends.cuda import layout
 from qeff.backends.cuda.session.kernels.gated import activate
+from qeff.backends.cuda.session.launch import prefetch
 from qeff.backends.cuda.session.matrix import Matrix
 
 
@@ -57,6 +58,13 @@ def row_index(tile, rows, ROWS: tl.constexpr, GATED: tl.constexpr):
 
 
 @triton.jit
+def ask_ahead(codes, row, group, code_stride, PDL: tl.constexpr):
+    """Ask for the codes of groups of rows before the kernel waits."""
+    ahead = codes + row[:, None] * code_stride + group[None, :] * 32
+    prefetch(ahead, (group >= 0)[None, :] & (row >= 0)[:, None], PDL)
+
+
+@triton.jit
 def inputs(
     x, gain, column, token, tokens, stride, squares,
     K: tl.constexpr, EVEN: tl.constexpr, SHIFT: tl.constexpr,
@@ -86,10 +94,12 @@ def inputs(
 @triton.jit
 def finish(
     y, squares, tile, token, rows, tokens, bias, residual, out, residual_stride, out_stride, eps,
-    K: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
+    K: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr, POWER: tl.constexpr,
     NORMED: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
-    """Norm, bias, activation and residual of sums [rows, tokens], stored."""
+    """Norm, bias, activation and residual of sums [rows, tokens] times 2^POWER, stored."""
+    if POWER != 0:
+        y *= 2.0**POWER
     if NORMED:
         y *= tl.rsqrt(squares / K + eps)[None, :]
     if bias is not None:

@@ -20,6 +20,7 @@ from qeff.backends.cuda import layout
 from qeff.backends.cuda.session.kernels.dense_few import Around
 from qeff.backends.cuda.session.kernels.packed_around import (
     arrays,
+    ask_ahead,
     finish,
     inputs,
     row_index,
@@ -33,7 +34,7 @@ from qeff.backends.cuda.session.kernels.packed_decode import (
 )
 from qeff.backends.cuda.session.kernels.packed_lanes import lanes
 from qeff.backends.cuda.session.kernels.packed_one import pieces, whole
-from qeff.backends.cuda.session.launch import prefetch, release, settings, wait
+from qeff.backends.cuda.session.launch import release, settings, wait
 from qeff.backends.cuda.session.matrix import Matrix
 
 FEW = 16  # tokens of one launch
@@ -76,8 +77,7 @@ def _dots(
     release(PDL)
     row = row_index(tl.program_id(0), rows, ROWS, ACTIVATION is not None)
     split = tl.arange(0, SPLITS)
-    ahead = codes + row[:, None] * code_stride + split[None, :] * 32
-    prefetch(ahead, (split < GROUPS)[None, :] & (row >= 0)[:, None], PDL)
+    ask_ahead(codes, row, tl.minimum(split, GROUPS - 1), code_stride, PDL)
     k = tl.arange(0, 32)
     token = tl.arange(0, TOKENS)
     EVEN: tl.constexpr = K % (SPLITS * BLOCKS * 32) == 0
@@ -106,13 +106,11 @@ def _dots(
             part = _product(numbers[j], value)
             acc += part * block_scale(first, second, j, FORMAT)[:, :, None]
     y = tl.sum(acc, 0)
-    if POWER != SHIFT:
-        y *= 2.0 ** (POWER - SHIFT)
     total = tl.sum(tl.sum(squares, 0), 0)
     finish(
         y, total, tl.program_id(0), token, rows, tokens,
         bias, residual, out, residual_stride, out_stride, eps,
-        K, ROWS, TOKENS, gain is not None, ACTIVATION,
+        K, ROWS, TOKENS, POWER - SHIFT, gain is not None, ACTIVATION,
     )  # fmt: skip
 
 
@@ -136,8 +134,7 @@ def _held(
     token = tl.arange(0, TOKENS)
     begin = tl.program_id(0)
     row = row_index(begin, rows, ROWS, ACTIVATION is not None)
-    ahead = codes + row[:, None] * code_stride + held[None, :] * 32
-    prefetch(ahead, (held >= 0)[None, :] & (row >= 0)[:, None], PDL)
+    ask_ahead(codes, row, held, code_stride, PDL)
     EVEN: tl.constexpr = K == SPLITS * BLOCKS * 32
     EXTRA: tl.constexpr = 32 if ASM else 16
     SCALE_WORDS: tl.constexpr = 2 if FORMAT == "q4_0" else 1
@@ -164,12 +161,10 @@ def _held(
             part = _product(numbers[j], values[j])
             acc += part * block_scale(first, second, j, FORMAT)[:, :, None]
         y = tl.sum(acc, 0)
-        if POWER != SHIFT:
-            y *= 2.0 ** (POWER - SHIFT)
         finish(
             y, total, tile, token, rows, tokens,
             bias, residual, out, residual_stride, out_stride, eps,
-            K, ROWS, TOKENS, gain is not None, ACTIVATION,
+            K, ROWS, TOKENS, POWER - SHIFT, gain is not None, ACTIVATION,
         )  # fmt: skip
 
 
@@ -195,7 +190,10 @@ def plan_for(matrix: Matrix, tokens: int, dtype: torch.dtype, *, alike: bool = F
         return Plan(16, 8, 8, 3, 0, room) if room < FEW else Plan(16, 4, 4, 3, 0, room)
     if is_wide or alike:
         return Plan(16, splits, 8, 2, 1, room)
-    return Plan(16, splits, 8, 2, 2, room) if room < FEW else Plan(16, splits, 8, 3, 1, room)
+    if room < FEW:
+        return Plan(16, splits, 8, 2, 2, room)
+    # Three stages of 16 groups of mxfp6 are 236 kB, more than a multiprocessor's shared memory.
+    return Plan(16, splits, 8, 2 if matrix.format == "mxfp6" and splits > 8 else 3, 1, room)
 
 
 def packed_few(

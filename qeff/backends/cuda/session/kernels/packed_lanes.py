@@ -60,11 +60,9 @@ def lanes(
             scale = block_scale(first, second, j, FORMAT)
             acc += numbers[j].to(tl.float32) * value[None, :, :] * scale[:, :, None]
     y = tl.sum(tl.sum(acc, 2), 1)[:, None]
-    if POWER != SHIFT:
-        y *= 2.0 ** (POWER - SHIFT)
     total = tl.zeros([1], tl.float32) + tl.sum(tl.sum(squares, 1), 0)
     finish(
         y, total, tl.program_id(0), token + tl.arange(0, 1), rows, tokens,
         bias, residual, out, residual_stride, out_stride, eps,
-        K, ROWS, 1, gain is not None, ACTIVATION,
+        K, ROWS, 1, POWER - SHIFT, gain is not None, ACTIVATION,
     )  # fmt: skip

@@ -14,9 +14,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from qeff.backends.cuda.session.kernels.packed_around import finish, row_index
+from qeff.backends.cuda.session.kernels.packed_around import ask_ahead, finish, row_index
 from qeff.backends.cuda.session.kernels.packed_decode import group_numbers
-from qeff.backends.cuda.session.launch import prefetch, release, wait
+from qeff.backends.cuda.session.launch import release, wait
 
 
 @triton.jit
@@ -97,8 +97,7 @@ def whole(
     held = split if GROUPS == SPLITS else tl.minimum(split, GROUPS - 1)
     begin = tl.program_id(0)
     row = row_index(begin, rows, ROWS, ACTIVATION is not None)
-    ahead = codes + row[:, None] * code_stride + held[None, :] * 32
-    prefetch(ahead, (held >= 0)[None, :] & (row >= 0)[:, None], PDL)
+    ask_ahead(codes, row, held, code_stride, PDL)
     EVEN: tl.constexpr = K == SPLITS * BLOCKS * 32 and BLOCKS == 8
     EXTRA: tl.constexpr = 32 if ASM else 16
     wait(PDL and not JOINS)
@@ -118,12 +117,10 @@ def whole(
         )  # fmt: skip
         sums *= _scales(scales, held, row, scale_stride, BLOCKS, FORMAT)
         y = tl.sum(tl.sum(sums, 2), 0)[:, None]
-        if POWER != SHIFT:
-            y *= 2.0 ** (POWER - SHIFT)
         finish(
             y, total, tile, tl.arange(0, TOKENS), rows, tokens,
             bias, residual, out, residual_stride, out_stride, eps,
-            K, ROWS, TOKENS, gain is not None, ACTIVATION,
+            K, ROWS, TOKENS, POWER - SHIFT, gain is not None, ACTIVATION,
         )  # fmt: skip
     wait(PDL and JOINS)
 
@@ -142,8 +139,7 @@ def pieces(
     release(PDL and not LEADS)
     row = row_index(tl.program_id(0), rows, ROWS, ACTIVATION is not None)
     split = tl.arange(0, SPLITS)
-    ahead = codes + row[:, None] * code_stride + tl.minimum(split, GROUPS - 1)[None, :] * 32
-    prefetch(ahead, (split >= 0)[None, :] & (row >= 0)[:, None], PDL)
+    ask_ahead(codes, row, tl.minimum(split, GROUPS - 1), code_stride, PDL)
     EVEN: tl.constexpr = K % (SPLITS * BLOCKS * 32) == 0 and BLOCKS == 8
     EXTRA: tl.constexpr = 32 if ASM else 16
     code_row = codes + (row * code_stride)[None, :, None]
@@ -164,14 +160,12 @@ def pieces(
         )  # fmt: skip
         acc += sums * _scales(scales, held, row, scale_stride, BLOCKS, FORMAT)
     y = tl.sum(tl.sum(acc, 2), 0)[:, None]
-    if POWER != SHIFT:
-        y *= 2.0 ** (POWER - SHIFT)
     total = tl.zeros([1], tl.float32)
     if gain is not None:
         total += tl.sum(tl.sum(tl.sum(squares, 2), 1), 0)
     finish(
         y, total, tl.program_id(0), tl.arange(0, TOKENS), rows, tokens,
         bias, residual, out, residual_stride, out_stride, eps,
-        K, ROWS, TOKENS, gain is not None, ACTIVATION,
+        K, ROWS, TOKENS, POWER - SHIFT, gain is not None, ACTIVATION,
     )  # fmt: skip
     wait(PDL and JOINS)
