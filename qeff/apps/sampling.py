@@ -27,7 +27,6 @@ PLURALS = {
     "frequency_penalties": "frequency_penalty",
 }
 NAMES = tuple(field.name for field in fields(SamplingParams))
-WHOLE = ("top_k", "seed", "max_tokens", "min_tokens")
 
 # QEfficient's other keywords: the value that needs nothing, and what another one asks for.
 SWITCHES = {
@@ -72,9 +71,11 @@ def _rows(count: int, given: Mapping[str, Any]) -> list[dict[str, Any]]:
                 row[name] = value
             continue
         values = np.asarray(value).reshape(-1)
+        if values.dtype.kind not in "iuf":
+            raise OptionTypeError(f"{name} must hold numbers, not {value!r:.60}")
         if values.size not in (1, count):
             raise OptionValueError(f"{name} has {values.size} values for {count} prompts")
-        single = PLURALS[name]
-        for row, number in zip(rows, np.broadcast_to(values, (count,)), strict=True):
-            row[single] = int(number) if single in WHOLE else float(number)
+        for row, number in zip(rows, np.broadcast_to(values, (count,)).tolist(), strict=True):
+            is_whole = name == "top_ks" and float(number).is_integer()
+            row[PLURALS[name]] = int(number) if is_whole else number
     return rows

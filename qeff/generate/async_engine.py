@@ -11,11 +11,12 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeVar
 
-from qeff.core.errors import QeffError, RequestError
+from qeff.core.errors import OptionTypeError, QeffError, RequestError
 from qeff.generate.engine import Engine, Prompt
 from qeff.generate.outputs import combine
 from qeff.generate.request import Delta, Request, Result, SamplingParams
@@ -33,8 +34,7 @@ class _Reader:
     queue: asyncio.Queue[Delta | BaseException] = field(default_factory=asyncio.Queue)
 
     def put(self, item: Delta | BaseException) -> None:
-        if not self.loop.is_closed():  # nobody is left to read what a closed loop asked for
-            self.loop.call_soon_threadsafe(self.queue.put_nowait, item)
+        _post(self.loop, [(self, item)])
 
 
 class AsyncEngine:
@@ -114,8 +114,15 @@ class AsyncEngine:
         self, prompts: Sequence[Prompt], params: SamplingParams | None = None
     ) -> list[Result]:
         """Run all prompts to their ends; results in their order."""
+        if isinstance(prompts, str):
+            raise OptionTypeError("prompts must be a list of prompts, not one text")
         requests = [self._engine.request(prompt, params) for prompt in prompts]
-        return list(await asyncio.gather(*(self._whole(request) for request in requests)))
+        answers = [asyncio.ensure_future(self._whole(request)) for request in requests]
+        try:
+            return await asyncio.gather(*answers)
+        finally:  # where one has failed, nobody waits for the others
+            for answer in answers:
+                answer.cancel()
 
     async def _whole(self, request: Request) -> Result:
         reader = await self._begin(request)
@@ -126,6 +133,8 @@ class AsyncEngine:
                 if isinstance(item, BaseException):
                     raise item
                 if item.result is not None:
+                    if item.result.error is not None:
+                        raise item.result.error
                     results.append(item.result)
         finally:
             if len(results) < _num_results(request.params):
@@ -167,7 +176,7 @@ class AsyncEngine:
 
     def _deliver(self, deltas: Sequence[Delta]) -> None:
         """Give a step's deltas to their readers; a loop is woken once for all of them."""
-        mail: dict[asyncio.AbstractEventLoop, list[tuple[_Reader, Delta]]] = {}
+        mail: dict[asyncio.AbstractEventLoop, list[_Letter]] = {}
         for delta in deltas:
             reader = self._readers.get(delta.request_id)
             if reader is None:
@@ -177,8 +186,7 @@ class AsyncEngine:
             if not reader.num_left:
                 del self._readers[delta.request_id]
         for loop, letters in mail.items():
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_put_all, letters)
+            _post(loop, letters)
 
     def _add(self, request: Request, reader: _Reader) -> None:
         self._engine.add(request)
@@ -242,9 +250,18 @@ class AsyncEngine:
         return await asyncio.wrap_future(future)
 
 
-def _put_all(letters: Sequence[tuple[_Reader, Delta]]) -> None:
-    for reader, delta in letters:
-        reader.queue.put_nowait(delta)
+_Letter = tuple[_Reader, Delta | BaseException]
+
+
+def _post(loop: asyncio.AbstractEventLoop, letters: Sequence[_Letter]) -> None:
+    """Have a loop give letters to its readers; a closed one has nobody left to read them."""
+    with suppress(RuntimeError):  # what it says when it is closed, which it may be at any moment
+        loop.call_soon_threadsafe(_put_all, letters)
+
+
+def _put_all(letters: Sequence[_Letter]) -> None:
+    for reader, item in letters:
+        reader.queue.put_nowait(item)
 
 
 def _num_results(params: SamplingParams) -> int:

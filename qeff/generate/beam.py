@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from qeff.core.errors import RequestError
+from qeff.generate.detokenize import StopMatcher
 from qeff.generate.request import Choice, FinishReason, Request, Result, Timings
-from qeff.generate.sampling import OutputView, Row
+from qeff.generate.sampling import Continuation, OutputView, Row
 from qeff.generate.scheduler import Scheduler
 from qeff.generate.sequence import SequenceState
 
 if TYPE_CHECKING:
+    from qeff.generate.bad_words import BadWords
     from qeff.generate.constraint import Matcher
     from qeff.generate.text import Text
 
@@ -26,10 +28,10 @@ if TYPE_CHECKING:
 @dataclass(slots=True, eq=False)
 class _Beam:
     sequence: SequenceState
-    score: float  # the sum of log-probabilities
+    score: float  # the sum of the scores of its tokens
     logprobs: tuple[Choice, ...]
     matcher: Matcher | None
-    choices: list[Choice] | None = None  # how it may go on, once its logits were there
+    choices: list[Continuation] | None = None  # how it may go on, once its logits were there
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,6 @@ class _Ending:
     """A beam that ended, with its rank among all endings."""
 
     rank: float
-    score: float
     tokens: tuple[int, ...]
     text: str
     logprobs: tuple[Choice, ...]
@@ -55,23 +56,29 @@ class BeamSearch:
         ctx_len: int,
         text: Text | None,
         matcher: Matcher | None = None,
+        bad_words: BadWords | None = None,
     ) -> None:
         self.request = request
         self._eos_ids = eos_ids
         self._ctx_len = ctx_len
         self._text = text
+        self._bad_words = bad_words
         self._num_made = 0
         self._endings: list[_Ending] = []
         self._added_at = time.perf_counter()
         self._first_at: float | None = None
         self.started_at: float | None = None  # both are set when its prompt begins to run
         self.num_cached = 0  # tokens of the prompt that were in the cache then
+        scores_prompt = request.params.prompt_logprobs is not None
+        self.prompt_logprobs = [Choice(request.prompt[0])]  # nothing stands before it
         sequence = SequenceState(
             f"{request.id}/beam0",
             list(request.prompt),
             len(request.prompt),
             request.priority,
             request.cache_salt,
+            shares=not scores_prompt,
+            scores_prompt=scores_prompt,
         )
         self._beams = [_Beam(sequence, 0.0, (), matcher)]
 
@@ -98,9 +105,17 @@ class BeamSearch:
             forbidden = (*self._eos_ids, *params.stop_token_ids)
         output = OutputView(sequence.tokens, sequence.num_prompt)
         allowed = beam.matcher.mask() if beam.matcher else None
-        return Row(params, 0, self.request.prompt, output, forbidden, allowed)
+        return Row(
+            params,
+            0,
+            self.request.prompt,
+            output,
+            forbidden,
+            allowed,
+            bad_words=self._bad_words,
+        )
 
-    def note(self, sequence: SequenceState, choices: list[Choice]) -> None:
+    def note(self, sequence: SequenceState, choices: list[Continuation]) -> None:
         """The likeliest continuations of a beam."""
         self._of(sequence).choices = choices
         sequence.is_parked = True
@@ -111,9 +126,9 @@ class BeamSearch:
         assert self.is_ready, "beams are chosen when all have been expanded"
         width = self.request.params.beam_width
         candidates = [
-            (beam.score + (choice.logprob or 0.0), beam, choice)
+            (beam.score + score, beam, choice)
             for beam in self._beams
-            for choice in beam.choices or ()
+            for score, choice in beam.choices or ()
         ]
         candidates.sort(key=lambda candidate: -candidate[0])
         if not candidates:
@@ -163,31 +178,28 @@ class BeamSearch:
         params = self.request.params
         token, output = choice.token, beam.sequence.tokens[beam.sequence.num_prompt :]
         tokens = (*output, token)
-        finish, text = None, None
+        finish: FinishReason | None = None
         if token in params.stop_token_ids:
-            finish, text = FinishReason.STOP, self._decode(output)
+            finish, (text, _) = FinishReason.STOP, self._read(output)
         elif token in self._eos_ids and not params.ignore_eos:
-            finish, text = FinishReason.EOS, self._decode(output)
+            finish, (text, _) = FinishReason.EOS, self._read(output)
         else:
-            text = self._decode(tokens)
-            at = min((i for stop in params.stop if (i := text.find(stop)) >= 0), default=-1)
-            if at >= 0 and len(tokens) >= params.min_tokens:
-                finish, text = FinishReason.STOP, text[:at]
+            text, is_stopped = self._read(tokens)
+            if is_stopped or (beam.matcher is not None and _is_last(beam.matcher, token)):
+                finish = FinishReason.STOP
             elif len(tokens) == params.max_tokens:
                 finish = FinishReason.LENGTH
             elif len(beam.sequence.tokens) + 1 >= self._ctx_len:
                 finish = FinishReason.CONTEXT
-            elif beam.matcher is not None and _is_last(beam.matcher, token):
-                finish = FinishReason.STOP
         if finish is None:
             return None
         rank = score / len(tokens) ** params.length_penalty
-        return _Ending(rank, score, tokens, text, (*beam.logprobs, choice), finish)
+        return _Ending(rank, tokens, text, (*beam.logprobs, choice), finish)
 
     def _whole(self, beam: _Beam, reason: FinishReason) -> _Ending:
         tokens = tuple(beam.sequence.tokens[beam.sequence.num_prompt :])
         rank = beam.score / max(len(tokens), 1) ** self.request.params.length_penalty
-        return _Ending(rank, beam.score, tokens, self._decode(tokens), beam.logprobs, reason)
+        return _Ending(rank, tokens, self._read(tokens)[0], beam.logprobs, reason)
 
     def _is_over(self, best: float, length: int) -> bool:
         params = self.request.params
@@ -220,14 +232,27 @@ class BeamSearch:
             beam.sequence.is_parked = False
         self._beams = beams
 
-    def _decode(self, tokens: Sequence[int]) -> str:
-        skips = self.request.params.skip_special_tokens
-        return self._text.decode(tokens, skip_special_tokens=skips) if self._text else ""
+    def _read(self, tokens: Sequence[int]) -> tuple[str, bool]:
+        """The text of an output, up to a stop string where one counts, and whether one does."""
+        if self._text is None:
+            return "", False
+        params = self.request.params
+        detokenizer = self._text.detokenizer(
+            self.request.prompt, skip_special_tokens=params.skip_special_tokens
+        )
+        num_free = max(params.min_tokens - 1, 0)
+        text = detokenizer.push(tokens[:num_free])
+        stops = StopMatcher(params.stop)
+        text += stops.push(detokenizer.push(tokens[num_free:]))
+        if not stops.is_stopped:
+            text += stops.flush() + detokenizer.flush()
+        return text, stops.is_stopped
 
     def _result(self, ending: _Ending) -> Result:
         ended_at = time.perf_counter()
         started_at = self.started_at or ended_at
         first_at = self._first_at or ended_at
+        params = self.request.params
         return Result(
             request_id=self.request.id,
             prompt=self.request.prompt,
@@ -237,8 +262,11 @@ class BeamSearch:
             timings=Timings(
                 started_at - self._added_at, first_at - started_at, ended_at - first_at
             ),
-            logprobs=None if self.request.params.logprobs is None else ending.logprobs,
-            cumulative_logprob=ending.score,
+            logprobs=None if params.logprobs is None else ending.logprobs,
+            prompt_logprobs=(
+                None if params.prompt_logprobs is None else tuple(self.prompt_logprobs)
+            ),
+            cumulative_logprob=sum(choice.logprob or 0.0 for choice in ending.logprobs),
             num_cached_tokens=self.num_cached,
         )
 

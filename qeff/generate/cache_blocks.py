@@ -125,7 +125,7 @@ class CacheBlocks:
         is_full = num_computed >= (sequence.num_indexed + 1) * block_len
         if not self.reuses_prefixes or not (is_full or num_computed == sequence.num_prompt):
             return
-        if sequence.num_indexed == 0:
+        if is_full and sequence.num_indexed == 0:
             sequence.node = self.index.root(sequence.salt)
         while (sequence.num_indexed + 1) * block_len <= num_computed:
             first = sequence.num_indexed * block_len

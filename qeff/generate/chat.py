@@ -29,6 +29,8 @@ TEMPLATE_ERRORS = (
     LookupError,
     AttributeError,
     ArithmeticError,
+    RecursionError,
+    MemoryError,
 )
 
 
@@ -76,13 +78,24 @@ class ChatTemplate:
 
 
 def choose_template(declared: Any, *, has_tools: bool = False) -> str | None:
-    """The template of a tokenizer config: one text, or a list of named ones."""
-    if isinstance(declared, str) or declared is None:
+    """The template of a tokenizer config: one text, or several with names; None without one."""
+    if isinstance(declared, str):
         return declared
-    named = {entry["name"]: entry["template"] for entry in declared}
+    named = _named_templates(declared)
     if has_tools and "tool_use" in named:
-        return str(named["tool_use"])
+        return named["tool_use"]
     return named.get("default")
+
+
+def _named_templates(declared: Any) -> dict[str, str]:
+    """Templates by name, as far as a config holds any."""
+    pairs: list[tuple[Any, Any]] = []
+    if isinstance(declared, Mapping):
+        pairs = list(declared.items())
+    elif isinstance(declared, list):
+        entries = [entry for entry in declared if isinstance(entry, Mapping)]
+        pairs = [(entry.get("name"), entry.get("template")) for entry in entries]
+    return {name: text for name, text in pairs if isinstance(name, str) and isinstance(text, str)}
 
 
 def _plain(value: Any) -> Any:

@@ -66,6 +66,7 @@ class Engine:
         self._runner = Runner(session, scheduler, text, self.eos_ids, drafting)
         self._mailboxes: dict[str, deque[Delta]] = {}  # for requests that somebody follows
         self._unread: list[Delta] = []  # for everything else: what the next step() returns
+        self._is_closed = False
 
     def __enter__(self) -> Engine:
         return self
@@ -79,7 +80,8 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """Drop what runs and close the session."""
+        """Drop what runs and close the session; nothing can be added any more."""
+        self._is_closed = True
         for request_id in self._runner.running():
             self.cancel(request_id)
         if self._drafting:
@@ -96,6 +98,8 @@ class Engine:
 
     def add(self, request: Request) -> str:
         """Queue a request and return its id; refuses one that cannot be served."""
+        if self._is_closed:
+            raise RequestError("the engine was closed", "open another one")
         self._runner.add(request)
         return request.id
 
@@ -128,7 +132,9 @@ class Engine:
             raise RequestError("the best of several outputs cannot be streamed", "use generate")
         self.add(request)
         self._mailboxes[request.id] = deque()
-        return self._follow(request.id)
+        pieces = self._follow(request.id)
+        next(pieces)  # from here on it ends its request, also where nobody reads from it
+        return pieces
 
     def generate(
         self, prompts: Sequence[Prompt], params: SamplingParams | None = None
@@ -163,8 +169,10 @@ class Engine:
         return Request(tuple(prompt), params or SamplingParams())
 
     def _follow(self, request_id: str) -> Iterator[Delta]:
+        """An empty delta, then those of a request; the request ends with the iterator."""
         mailbox = self._mailboxes[request_id]
         try:
+            yield Delta(request_id, (), "")
             while True:
                 while mailbox:
                     delta = mailbox.popleft()

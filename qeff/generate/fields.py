@@ -82,9 +82,7 @@ class AnswerFormat:
         return frozenset((*(self.reasoning or ()), *self.calls.opens, *self.calls.skips))
 
     @classmethod
-    def from_template(
-        cls, template: str | None, declared: Mapping[str, Any] | None = None
-    ) -> AnswerFormat:
+    def from_template(cls, template: str | None, declared: object = None) -> AnswerFormat:
         """The format that a chat template was written for.
 
         Args:
@@ -363,16 +361,28 @@ def _certain(text: str, marks: Sequence[str]) -> int:
     return len(text[: len(text) - overlap].rstrip())
 
 
-def _with_declared(form: AnswerFormat, declared: Mapping[str, Any]) -> AnswerFormat:
+def _with_declared(form: AnswerFormat, declared: object) -> AnswerFormat:
     """The format with those markers that the tokenizer's config names as plain texts."""
-    fields = declared.get("fields", {})
-    thought = fields.get("reasoning_content") or fields.get("thinking") or {}
-    ends = thought.get("open"), thought.get("close")
-    if all(isinstance(mark, str) and mark.strip() for mark in ends):
-        form = replace(form, reasoning=(str(ends[0]).strip(), str(ends[1]).strip()))
-    call = fields.get("tool_calls") or {}
-    ends = call.get("open"), call.get("close")
-    if call.get("content") == "json" and all(isinstance(mark, str) for mark in ends):
-        opening, closing = (str(mark).strip() for mark in ends)
-        form = replace(form, calls=CallSyntax((opening,), (closing,)))
+    fields = _part(declared, "fields")
+    thought = _part(fields, "reasoning_content") or _part(fields, "thinking")
+    if (ends := _ends(thought)) is not None:
+        form = replace(form, reasoning=ends)
+    call = _part(fields, "tool_calls")
+    if call.get("content") == "json" and (ends := _ends(call)) is not None:
+        form = replace(form, calls=CallSyntax(ends[:1], ends[1:]))
     return form
+
+
+def _part(declared: object, name: str) -> Mapping[str, Any]:
+    """A part of what a config declares; empty where there is none, or something else."""
+    part = declared.get(name) if isinstance(declared, Mapping) else None
+    return part if isinstance(part, Mapping) else {}
+
+
+def _ends(declared: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The markers that a field begins and ends with, where both are texts."""
+    opening, closing = declared.get("open"), declared.get("close")
+    if not (isinstance(opening, str) and isinstance(closing, str)):
+        return None
+    ends = opening.strip(), closing.strip()
+    return ends if all(ends) else None

@@ -36,7 +36,8 @@ class SamplingParams:
         presence_penalty: Subtracted from the logit of each token that the output holds.
         frequency_penalty: Subtracted once for each time the output holds the token.
         logit_bias: Token id to what is added to its logit, from -100 to 100; kept as sorted pairs.
-        bad_words: Texts that may not be written; the tokenizer makes token sequences of them.
+        bad_words: Texts that may not be written, also not as parts of words or by other tokens than
+            the tokenizer's.
         bad_token_ids: Token sequences that may not be written: the last token of one does not come
             where the others stand at the end of prompt and output.
         seed: Equal seeds give equal tokens, alone or in a batch; None draws one.
@@ -114,7 +115,7 @@ class SamplingParams:
     @cached_property
     def has_adjustments(self) -> bool:
         """Whether logits change before the likeliest is looked for."""
-        return bool(self.logit_bias or self.bad_token_ids) or self.has_penalties
+        return bool(self.logit_bias or self.bad_token_ids or self.bad_words) or self.has_penalties
 
     @cached_property
     def num_choices(self) -> int:

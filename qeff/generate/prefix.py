@@ -42,7 +42,8 @@ class PrefixIndex:
         self._by_content: dict[tuple[int, tuple[int, ...]], int] = {}
         self._of_block: dict[int, int] = {}
         self._children: dict[int, dict[int, None]] = {}  # of each parent, oldest first
-        self._roots: dict[str, int] = {}
+        self._roots: dict[str, int] = {}  # of the salts under which there is something
+        self._salts: dict[int, str] = {}  # the same the other way round
         self._num_made = 0
 
     def __len__(self) -> int:
@@ -55,11 +56,14 @@ class PrefixIndex:
         """The node that stands before the first block under a salt."""
         if salt not in self._roots:
             self._roots[salt] = self._new_number()
+            self._salts[self._roots[salt]] = salt
         return self._roots[salt]
 
     def match(self, tokens: Sequence[int], salt: str, most: int) -> Match:
         """The longest known beginning of ``tokens``, of at most ``most`` of them."""
-        node = self.root(salt)
+        if salt not in self._roots:
+            return Match()
+        node = self._roots[salt]
         blocks: list[int] = []
         start = 0
         while start + self.block_len <= most:
@@ -80,7 +84,7 @@ class PrefixIndex:
         known = self._by_content.get((parent, content))
         if known is not None:
             return known
-        self.discard(block)
+        self._forget(block)
         node = self._new_number()
         self._nodes[node] = _Node(parent, content, block)
         self._by_content[parent, content] = node
@@ -90,15 +94,22 @@ class PrefixIndex:
 
     def discard(self, block: int) -> None:
         """Forget a block; nothing after it can be found any more."""
+        parent = self._forget(block)
+        if parent in self._salts and parent not in self._children:
+            del self._roots[self._salts.pop(parent)]
+
+    def _forget(self, block: int) -> int | None:
+        """Take a block's node out; the node before it."""
         number = self._of_block.pop(block, None)
         if number is None:
-            return
+            return None
         node = self._nodes.pop(number)
         del self._by_content[node.parent, node.tokens]
         siblings = self._children[node.parent]
         del siblings[number]
         if not siblings:
             del self._children[node.parent]
+        return node.parent
 
     def _match_part(self, parent: int, tokens: tuple[int, ...]) -> tuple[int | None, int]:
         best, num_best = None, MIN_COPIED_TOKENS - 1

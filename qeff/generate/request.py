@@ -30,7 +30,7 @@ class FinishReason(StrEnum):
     """Why a request ended."""
 
     LENGTH = "length"  # max_tokens were made
-    STOP = "stop"  # a stop string or a stop token came
+    STOP = "stop"  # a stop string or a stop token came, or the constraint is satisfied
     EOS = "eos"  # the model ended its text
     CONTEXT = "context"  # prompt and output fill the context
     CANCELLED = "cancelled"  # the caller did not want more
@@ -118,7 +118,7 @@ class Result:
     num_drafted: int = 0  # tokens that a proposer guessed
     num_accepted: int = 0  # of those, how many were right
     num_forced: int = 0  # tokens that took no step of their own: the constraint forced them
-    alternatives: tuple[Result, ...] = ()  # the other ones of n, the likeliest first
+    alternatives: tuple[Result, ...] = ()  # the other ones of n; beams and best_of by likelihood
     index: int = 0  # which of the request's outputs
     error: RequestError | None = None  # why it ended, where ``finish`` is ERROR
 

@@ -274,7 +274,7 @@ class Runner:
 
         for walk in walks:
             if walk.entry.num_prompt_rows:
-                self._score_prompt(walk, output.logits)
+                _score_prompt(walk.task, walk.entry, output.logits)
         failed = verify([walk for walk in walks if walk.entry.is_due], output, take)
         if output.guesses is not None and self._drafting is not None:
             for walk in taken:
@@ -291,17 +291,6 @@ class Runner:
             rest, result = self._finish(walk.task, FinishReason.ERROR, error)
             deltas.append(Delta(walk.task.request.id, (), rest, result, walk.task.index))
         return deltas
-
-    def _score_prompt(self, walk: Walk, logits: np.ndarray) -> None:
-        entry, task = walk.entry, walk.task
-        # A sequence that was pushed out computes its prompt again, and has some numbers already.
-        first = len(task.prompt_logprobs)
-        num_known = first - (entry.sequence.num_computed + 1)
-        if 0 <= num_known < entry.num_prompt_rows:
-            stop = first - num_known + entry.num_prompt_rows
-            rows = logits[entry.first_row + num_known : entry.first_row + entry.num_prompt_rows]
-            num_top = task.request.params.prompt_logprobs or 0
-            task.prompt_logprobs.extend(score(rows, task.request.prompt[first:stop], num_top))
 
     def _learn(self, walk: Walk, output: StepOutput) -> None:
         draft = walk.entry.draft
@@ -351,9 +340,11 @@ class Runner:
     def _search(self, entries: list[Entry], logits: np.ndarray) -> list[Delta]:
         due: dict[BeamSearch, list[Entry]] = {}
         for entry in entries:
+            search = self._searches[entry.sequence.id.rpartition("/")[0]]
+            if entry.num_prompt_rows:
+                _score_prompt(search, entry, logits)
             self._scheduler.advance(entry)
             if entry.is_due:
-                search = self._searches[entry.sequence.id.rpartition("/")[0]]
                 due.setdefault(search, []).append(entry)
         deltas = []
         for search, its_entries in due.items():
@@ -382,3 +373,15 @@ class Runner:
 def _is_forcing(task: Task, session: Session) -> bool:
     """Whether tokens may be forced that need no step of their own."""
     return task.matcher is not None and session.caps.max_step_tokens > 1
+
+
+def _score_prompt(owner: Task | BeamSearch, entry: Entry, logits: np.ndarray) -> None:
+    """Add the log-probabilities of the tokens of a prompt that a step has run."""
+    # A sequence that was pushed out computes its prompt again, and has some numbers already.
+    first = len(owner.prompt_logprobs)
+    num_known = first - (entry.sequence.num_computed + 1)
+    if 0 <= num_known < entry.num_prompt_rows:
+        stop = first - num_known + entry.num_prompt_rows
+        rows = logits[entry.first_row + num_known : entry.first_row + entry.num_prompt_rows]
+        num_top = owner.request.params.prompt_logprobs or 0
+        owner.prompt_logprobs.extend(score(rows, owner.request.prompt[first:stop], num_top))

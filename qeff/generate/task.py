@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from qeff.core.errors import RequestError
+from qeff.generate.bad_words import BadWords
 from qeff.generate.constraint import Matcher
 from qeff.generate.detokenize import Detokenizer, StopMatcher
 from qeff.generate.params import SamplingParams
@@ -38,6 +39,7 @@ class Task:
         ctx_len: Most tokens of prompt and output together.
         detokenizer: None for tokens alone.
         matcher: What the output must look like; None for anything.
+        bad_words: What it may not hold.
     """
 
     request: Request
@@ -47,6 +49,7 @@ class Task:
     ctx_len: int
     detokenizer: Detokenizer | None
     matcher: Matcher | None = None
+    bad_words: BadWords | None = None
     sequence: SequenceState = field(init=False)
     stops: StopMatcher = field(init=False)
     history: History = field(init=False)
@@ -106,8 +109,16 @@ class Task:
         is_early = len(output) < params.min_tokens
         forbidden = (*self.eos_ids, *params.stop_token_ids) if is_early else ()
         allowed = self.matcher.mask() if self.matcher and not drafted else None
-        prompt = self.request.prompt
-        return Row(params, self.seed, prompt, output, forbidden, allowed, self.history)
+        return Row(
+            params,
+            self.seed,
+            self.request.prompt,
+            output,
+            forbidden,
+            allowed,
+            self.history,
+            self.bad_words,
+        )
 
     def fit(self, draft: Draft) -> Draft:
         """A draft without the tokens that the task's constraint will not take."""
@@ -140,12 +151,11 @@ class Task:
                 self.matcher.accept(token)
             if self.detokenizer is not None:
                 piece = self._add_text(self.detokenizer, token)
-            if self.stops.is_stopped:
+            if self.stops.is_stopped or (self.matcher is not None and self.matcher.is_finished):
                 finish = FinishReason.STOP
             elif len(tokens) >= self.max_len:
-                finish = self._finish_by_length()
-            elif self.matcher is not None and self.matcher.is_finished:
-                finish = FinishReason.STOP
+                is_long = self.sequence.num_output == self.request.params.max_tokens
+                finish = FinishReason.LENGTH if is_long else FinishReason.CONTEXT
         return Delta(self.request.id, (token,), piece, None, self.index, logprobs), finish
 
     def finish(self, reason: FinishReason, error: RequestError | None = None) -> tuple[str, Result]:
@@ -179,12 +189,6 @@ class Task:
             error=error,
         )
         return rest, result
-
-    def _finish_by_length(self) -> FinishReason:
-        if self.sequence.num_output == self.request.params.max_tokens:
-            return FinishReason.LENGTH
-        is_finished = self.matcher is not None and self.matcher.is_finished
-        return FinishReason.STOP if is_finished else FinishReason.CONTEXT
 
     def _add_text(self, detokenizer: Detokenizer, token: int) -> str:
         piece = detokenizer.push((token,))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
@@ -16,10 +17,12 @@ from typing import Any, Protocol
 from tokenizers import Tokenizer
 
 from qeff.core.errors import ContainerError, RequestError
+from qeff.generate.bad_words import TokenTexts
 from qeff.generate.chat import ChatTemplate, Message, choose_template
 from qeff.generate.constraint import Constraint, ConstraintCompiler, Matcher, is_symbol
 from qeff.generate.detokenize import Detokenizer
 from qeff.generate.fields import AnswerFormat
+from qeff.generate.token_bytes import TokenBytes
 
 TEXT_FILES = (
     "tokenizer.json",
@@ -74,6 +77,7 @@ class Text:
         self._declared_answers = config.get("response_template")
         self._templates: dict[str, ChatTemplate] = {}
         self._compilers: dict[tuple[int, frozenset[int]], ConstraintCompiler] = {}
+        self._token_texts: dict[tuple[int, bool], TokenTexts] = {}
         # A tokenizer.json made from another format may lack the step that its config asks for.
         self._needs_bos = config.get("add_bos_token") is True and self.bos_id is not None
 
@@ -105,12 +109,18 @@ class Text:
 
     def encode(self, prompt: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt, with the tokens at its ends that the model expects."""
-        if len(prompt) < LONG_TEXT:
-            found = self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
-        else:  # the one way to the same ids that lets other threads run meanwhile
-            (found,) = self.tokenizer.encode_batch_fast(
-                [prompt], add_special_tokens=add_special_tokens
-            )
+        try:
+            if len(prompt) < LONG_TEXT:
+                found = self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
+            else:  # the one way to the same ids that lets other threads run meanwhile
+                (found,) = self.tokenizer.encode_batch_fast(
+                    [prompt], add_special_tokens=add_special_tokens
+                )
+        except TypeError:  # of the library, for halves of characters too
+            raise RequestError(
+                f"a prompt must be text of whole characters, not {prompt!r:.60}",
+                "text in another encoding than UTF-8 cannot be read",
+            ) from None
         ids = list(found.ids)
         if add_special_tokens and self._needs_bos and ids[:1] != [self.bos_id]:
             assert self.bos_id is not None
@@ -126,14 +136,29 @@ class Text:
         variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Token ids of a conversation; the template itself writes the special tokens."""
-        template = self._template(has_tools=bool(tools))
-        rendered = template.render(
+        rendered = self.render_chat(
             messages,
             tools=tools,
             add_generation_prompt=add_generation_prompt,
             variables=variables,
         )
         return self.encode(rendered, add_special_tokens=False)
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The text of a conversation, as the template writes it."""
+        return self._template(has_tools=bool(tools)).render(
+            messages,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            variables=variables,
+        )
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of token ids."""
@@ -152,6 +177,16 @@ class Text:
 
         skipped = self.special_ids if skip_special_tokens else frozenset()
         return Detokenizer(decode, skipped=skipped, context=context[-64:])
+
+    def token_texts(self, vocab_size: int, *, skip_special_tokens: bool) -> TokenTexts:
+        """What each token adds to a text; kept, since a vocabulary is large."""
+        key = (vocab_size, skip_special_tokens)
+        if key not in self._token_texts:
+            pieces = TokenBytes(self.tokenizer, self.special_ids)
+            skipped = self.special_ids if skip_special_tokens else frozenset()
+            texts = [b"" if one in skipped else pieces[one] for one in range(vocab_size)]
+            self._token_texts[key] = TokenTexts(texts)
+        return self._token_texts[key]
 
     def matcher(self, constraint: Constraint, vocab_size: int, eos_ids: frozenset[int]) -> Matcher:
         """A constraint on an output, at its beginning; what is compiled for it is kept."""
@@ -183,13 +218,16 @@ class Text:
 
 
 def _read_tokenizer(files: Mapping[str, bytes]) -> Tokenizer:
-    tokenizer = None
     try:
-        tokenizer = Tokenizer.from_str(files["tokenizer.json"].decode("utf-8"))
-        return tokenizer
+        return Tokenizer.from_str(files["tokenizer.json"].decode("utf-8"))
     finally:
-        if tokenizer is None:  # the library says less about a file that is no JSON
+        # The library raises bare exceptions, and says less about a file that is no JSON.
+        if type(sys.exception()) is Exception or isinstance(sys.exception(), ValueError):
             _read_json(files, "tokenizer.json")
+            raise ContainerError(
+                f"tokenizer.json describes no tokenizer: {sys.exception()}",
+                "compile again, with the tokenizer files that belong to the model",
+            )
 
 
 def _read_json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:

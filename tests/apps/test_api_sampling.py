@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from qeff.apps.sampling import params_for
+from qeff.core.errors import QeffError
 from qeff.generate import SamplingParams
 
 
@@ -30,6 +31,9 @@ def test_arrays_hold_a_value_for_each_prompt() -> None:
     ("given", "options", "error"),
     [
         ({"temperatures": [1.0, 2.0, 3.0]}, {}, ValueError),
+        ({"temperatures": ["0.5", "hot"]}, {}, TypeError),
+        ({"top_ks": [None, 2]}, {}, TypeError),
+        ({"top_ks": [1.5, 2.0]}, {}, TypeError),
         ({"random_numbers": [1.0]}, {}, NotImplementedError),
         ({"temprature": 1.0}, {}, TypeError),
         (3, {}, TypeError),
@@ -39,8 +43,9 @@ def test_arrays_hold_a_value_for_each_prompt() -> None:
     ],
 )
 def test_refused(given, options, error) -> None:
-    with pytest.raises(error):
+    with pytest.raises(error) as caught:
         params_for(2, given, options, None)
+    assert isinstance(caught.value, QeffError)
 
 
 def test_documented_keywords_that_need_nothing() -> None:

@@ -153,6 +153,8 @@ def test_other_ways_in(tiny, talk, capsys) -> None:
     assert talk("my name is\n", *words, model=container)[0] == plain
     for more, what in (
         (["--ctx-len", "64"], "--ctx-len is decided when a container is compiled"),
+        (["--mxfp6"], "--mxfp6-matmul is decided when a container is compiled"),
+        (["--batch-size", "2"], "--batch-size is decided when a container is compiled"),
         (["--model-name", "x"], "both name a model"),
         (["--n", "2", "--temperature", "1"], "a chat goes on from one"),
     ):
@@ -219,6 +221,18 @@ def test_a_person_at_a_terminal(monkeypatch, capsys) -> None:
     assert "/exit or Ctrl-D leaves" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("is_typed", [True, False])
+def test_bytes_that_are_no_text_end_no_conversation(
+    tiny, cache, monkeypatch, capsys, tmp_path, is_typed
+) -> None:
+    lines = f"my name is \udcff\n/save {tmp_path / 'c.json'}\n".encode(errors="surrogateescape")
+    stdin = io.TextIOWrapper(io.BytesIO(lines), "utf-8")
+    monkeypatch.setattr(stdin, "isatty", lambda: is_typed, raising=False)
+    monkeypatch.setattr("sys.stdin", stdin)
+    assert main(["chat", str(tiny), *ASK]) == 0
+    assert saved(tmp_path / "c.json")[0]["content"] == "my name is \ufffd"
+
+
 PIECES = [
     Piece(Field.REASONING, "hm"),
     Piece(Field.REASONING, "m"),
@@ -278,6 +292,8 @@ def test_a_conversation_on_its_own(tmp_path) -> None:
     other = Conversation()
     other.load(tmp_path / "x.json")
     assert other.messages == talk.messages
+    Conversation("\udcff").save(tmp_path / "half.json")  # as a command line may hold
+    assert saved(tmp_path / "half.json") == [{"role": "system", "content": "?"}]
     talk.clear()
     assert [m["role"] for m in talk.messages] == ["system"]
     for text in ("[", "3", '[{"role": 1}]', '{"messages": [{"role": "user"}]}'):

@@ -191,6 +191,10 @@ def test_bad_words_and_biases_are_followed(tiny, cache, capsys) -> None:
     first = plain[0]
     for words in (["--logit-bias", f"{first}=-100"], ["--bad-token-ids", str(first)]):
         assert first not in tokens(infer(tiny, capsys, "--prompt", PROMPT, *words))[0]
+    text = infer(tiny, capsys, "--prompt", PROMPT)["results"][0]["text"]
+    word = max(text.split("\ufffd"), key=len)
+    without = infer(tiny, capsys, "--prompt", PROMPT, "--bad-word", word)["results"][0]["text"]
+    assert without and word not in without
     stopped = infer(tiny, capsys, "--prompt", PROMPT, "--stop-token-id", str(plain[2]))
     assert tokens(stopped)[0] == plain[: plain.index(plain[2]) + 1]
     assert stopped["results"][0]["finish"] == "stop"

@@ -57,7 +57,7 @@ class MockSession:
         logits = np.stack(rows) if rows else np.zeros((0, self.caps.vocab_size), np.float32)
         if self.caps.num_heads:
             asked = [self.guesses[row] for row in batch.logit_rows.tolist()]
-            return StepOutput(logits, guesses=np.array(asked).reshape(len(asked), -1))
+            return StepOutput(logits, guesses=np.array(asked).reshape(-1, self.caps.num_heads))
         output = choose(logits, batch.choices)
         self.chosen = None if output.tokens is None else output.tokens.tolist()
         return output

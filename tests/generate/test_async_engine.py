@@ -8,9 +8,9 @@ import threading
 import pytest
 from mock_session import MockSession, greedy
 
-from qeff.core.errors import RequestError
+from qeff.core.errors import OptionTypeError, RequestError
 from qeff.generate import Engine, FinishReason, Request, SamplingParams
-from qeff.generate.async_engine import AsyncEngine
+from qeff.generate.async_engine import AsyncEngine, _Reader
 
 PROMPTS = [[5], [1, 2, 3], list(range(20, 37)), [9] * 8, [7, 7, 2, 60]]
 
@@ -169,5 +169,56 @@ def test_a_caller_that_is_cancelled_while_it_asks_harms_nobody(begins_first, mon
         stats = await engine.stats()
         assert (stats.num_running, stats.num_waiting) == (0, 0)
         assert stats.num_output_tokens < 30  # nobody went on alone
+
+    run(body)
+
+
+def test_where_one_prompt_fails_the_others_do_not_go_on():
+    async def body(engine):
+        with pytest.raises(RequestError, match="context is 64"):
+            await engine.generate([[1], [1] * 64, [2]])
+        stats = await engine.stats()
+        for _ in range(200):
+            if stats.num_running + stats.num_waiting == 0:
+                break
+            await asyncio.sleep(0.005)
+            stats = await engine.stats()
+        assert stats.num_running + stats.num_waiting == 0
+        assert stats.num_output_tokens < 2 * 63
+        with pytest.raises(OptionTypeError, match="a list of prompts"):
+            await engine.generate("text")
+
+    run(body)
+
+
+def test_an_output_that_cannot_go_on_is_an_error_as_elsewhere():
+    params = SamplingParams(max_tokens=3, bad_token_ids=[[token] for token in range(64)])
+
+    async def body(engine):
+        with pytest.raises(RequestError, match="no token may come next"):
+            await engine.generate([[1]], params)
+        with pytest.raises(RequestError, match="no token may come next"):
+            async for _ in engine.stream([1], params):
+                pass
+
+    run(body)
+
+
+def test_a_loop_that_closes_at_any_moment_harms_nobody():
+    """A loop may close between the look at it and the call."""
+
+    class Closing:
+        def is_closed(self):
+            return False
+
+        def call_soon_threadsafe(self, *_):
+            raise RuntimeError("Event loop is closed")
+
+    async def body(engine):
+        gone = _Reader(Closing(), 1)
+        await engine._ask(lambda: engine._add(Request([7], SamplingParams(max_tokens=4)), gone))
+        (result,) = await engine.generate([[5]], SamplingParams(max_tokens=9))
+        assert list(result.token_ids) == greedy([5], 9)
+        assert not engine._readers
 
     run(body)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from mock_session import MockSession, answer
+from tiny_tokenizers import KINDS, text_files
 
-from qeff.generate import Engine, FinishReason, SamplingParams
+from qeff.generate import Engine, FinishReason, SamplingParams, Text
 
 VOCAB = 12
 
@@ -171,3 +173,53 @@ def test_a_search_that_cannot_go_on_ends_alone():
     assert [result.finish for result in results] == [FinishReason.ERROR, FinishReason.LENGTH]
     assert "no beam can go on" in str(results[0].error)
     assert made.stats.num_free_blocks == 8 * 16
+
+
+def test_log_probabilities_are_those_of_other_requests():
+    params = SamplingParams(max_tokens=5, beam_width=3, n=2, logprobs=2, prompt_logprobs=3)
+    prompt = [3, 1, 4, 1, 5, 9]
+    (found,) = engine(chunk=4).generate([prompt], params)
+    for output in (found, *found.alternatives):
+        whole = [*prompt, *output.token_ids]
+        scored = SamplingParams(max_tokens=1, prompt_logprobs=3)
+        (expected,) = engine().generate([whole], scored)
+        assert output.prompt_logprobs == expected.prompt_logprobs[: len(prompt)]
+        for one, other in zip(
+            output.logprobs, expected.prompt_logprobs[len(prompt) :], strict=True
+        ):
+            assert (one.token, one.logprob, one.top) == (other.token, other.logprob, other.top[:2])
+    biased = replace(params, logit_bias={found.token_ids[0]: 5.0}, repetition_penalty=1.3)
+    (other,) = engine().generate([prompt], biased)
+    assert other.logprobs[0].logprob == pytest.approx(
+        logprobs(prompt)[other.token_ids[0]], abs=1e-5
+    )
+    assert other.cumulative_logprob == sum(choice.logprob for choice in other.logprobs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_beam_and_several_read_their_tokens_alike(kind):
+    """Stop strings count from min_tokens on, the first that is complete, and a space is kept."""
+    text = Text(text_files(KINDS[kind]()))
+    prompt = text.encode("ab", add_special_tokens=False)
+    said = text.encode("ab the the quick world", add_special_tokens=False)[len(prompt) :]
+
+    def answers(history, vocab):
+        logits = np.zeros(vocab, np.float32)
+        logits[said[(len(history) - len(prompt)) % len(said)]] = 20
+        return logits
+
+    for params in (
+        {},
+        {"stop": ["he"]},
+        {"stop": ["he"], "min_tokens": 3},
+        {"stop": ["the world", "e"]},
+        {"stop": ["e", " the"]},
+    ):
+        one, several = (
+            Engine(MockSession(vocab=text.vocab_size, answers=answers), text).generate(
+                [prompt], SamplingParams(max_tokens=len(said), beam_width=width, **params)
+            )[0]
+            for width in (0, 2)
+        )
+        found = (several.token_ids, several.text, several.finish)
+        assert found == (one.token_ids, one.text, one.finish), params

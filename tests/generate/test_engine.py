@@ -116,6 +116,12 @@ def test_bad_requests_are_refused():
         engine.generate([[]])
     with pytest.raises(RequestError, match="token id 64 is not in the model's vocabulary of 64"):
         engine.generate([[1, 64]])
+    with pytest.raises(RequestError, match="token id 70 is not in the model's") as caught:
+        engine.generate([[1]], SamplingParams(logit_bias={70: 1.0}))
+    assert caught.value.hint == "a sampling setting names it"
+    for constraint in ({"type": "object"}, "[0-9]+", ["a", "b"]):
+        with pytest.raises(OptionTypeError, match="constraint must be a Constraint, not"):
+            engine.add(Request([1], constraint=constraint))
     with pytest.raises(RequestError, match="no tokenizer"):
         engine.generate(["text"])
     with pytest.raises(RequestError, match="stop strings need a tokenizer"):
@@ -196,11 +202,29 @@ def test_cancel_frees_blocks_and_leaves_others_alone():
     assert engine.stats.num_free_blocks == 64
 
 
-def test_giving_a_stream_up_cancels_it_and_cancelling_ends_a_stream():
-    engine = Engine(MockSession())
+def test_a_closed_engine_takes_nothing_more():
+    session = MockSession()
+    engine = Engine(session)
     stream = engine.stream([1])
     next(stream)
-    stream.close()
+    engine.close()
+    engine.close()
+    assert session.is_closed and [delta.finish for delta in stream] == [FinishReason.CANCELLED]
+    num_steps = len(session.step_sizes)
+    for ask in (engine.stream, lambda prompt: engine.generate([prompt])):
+        with pytest.raises(RequestError, match="the engine was closed"):
+            ask([1])
+    assert engine.step() == [] and len(session.step_sizes) == num_steps
+
+
+def test_giving_a_stream_up_cancels_it_and_cancelling_ends_a_stream():
+    engine = Engine(MockSession())
+    for has_begun in (True, False):  # also where nobody has read from it
+        stream = engine.stream([1])
+        if has_begun:
+            next(stream)
+        stream.close()
+        assert not engine.has_work and not engine._mailboxes
     assert not engine.has_work and engine.stats.num_free_blocks == 4
     stream = engine.stream(Request([1], id="b"))
     next(stream)

@@ -327,3 +327,22 @@ def test_transformers_parser_finds_the_same():
         assert ours.reasoning == theirs.get("reasoning_content", "")
         found = [{"name": c.name, "arguments": json.loads(c.arguments)} for c in ours.calls]
         assert found == theirs.get("tool_calls", [])
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        "text",
+        [1],
+        {"fields": [1]},
+        {"fields": {"tool_calls": "text", "thinking": ["text"]}},
+        {"fields": {"tool_calls": {"content": "json", "open": "<call>", "close": " "}}},
+        {"fields": {"tool_calls": {"content": "json", "open": "", "close": "</call>"}}},
+        {"fields": {"tool_calls": {"content": "json", "open": "<call>", "close": None}}},
+    ],
+)
+def test_declared_markers_that_are_none_are_passed_over(declared):
+    """They come with checkpoints: an empty marker would be found at every place, for ever."""
+    assert AnswerFormat.from_template(TEMPLATES["tagged"], declared) == AnswerFormat.from_template(
+        TEMPLATES["tagged"]
+    )

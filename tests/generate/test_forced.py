@@ -8,7 +8,7 @@ import pytest
 from mock_session import MockSession
 from tiny_tokenizers import KINDS, text_files
 
-from qeff.generate import Engine, Request, SamplingParams, Text
+from qeff.generate import Engine, FinishReason, Request, SamplingParams, Text
 from qeff.generate.constraint import Constraint, Matcher
 from qeff.generate.drafting import Drafting
 from qeff.generate.speculation import SpeculationConfig
@@ -92,3 +92,19 @@ def test_one_token_at_a_time_leaves_no_room(monkeypatch):
     results, _ = run(SamplingParams(max_tokens=40), chunk=1)
     assert results[0].num_forced == 0
     assert results[2].text in ("hello world", "the")
+
+
+@pytest.mark.parametrize("beam_width", [0, 2])
+def test_an_output_that_is_whole_is_not_called_too_long(beam_width):
+    constraint = Constraint.choice(["hello world"])
+    count = len(TEXT.encode("hello world"))
+
+    def finish(max_tokens, num_prompt):
+        session = MockSession(vocab=TEXT.vocab_size, ctx_len=32, chunk=32)
+        params = SamplingParams(max_tokens=max_tokens, beam_width=beam_width)
+        request = Request([7] * num_prompt, params, constraint=constraint)
+        return Engine(session, TEXT).generate([request])[0].finish
+
+    assert finish(count, 3) is finish(None, 32 - count) is FinishReason.STOP
+    assert finish(count - 1, 3) is FinishReason.LENGTH
+    assert finish(None, 33 - count) is FinishReason.CONTEXT

@@ -185,10 +185,20 @@ def test_tokens_that_a_beam_goes_on_with():
     ]
     first, second = expand(scores, rows, 3)
     wanted = [best[0], best[2], best[3]]
-    assert [choice.token for choice in first] == wanted
     own = score(scores[[0, 0, 0]], wanted)
-    assert [choice.logprob for choice in first] == [choice.logprob for choice in own]
-    assert {choice.token for choice in second} == {1, 2}  # fewer where fewer may come
+    assert [choice for _, choice in first] == own
+    assert [value for value, _ in first] == [choice.logprob for choice in own]
+    assert {choice.token for _, choice in second} == {1, 2}  # fewer where fewer may come
+
+
+def test_a_beam_is_led_by_what_was_adjusted_and_tells_what_the_model_thought():
+    scores = logits(1)
+    best = int(scores[0].argmax())
+    row = Row(SamplingParams(logit_bias={best: -2.0}, logprobs=3), 0)
+    (found,) = expand(scores, [row], VOCAB)
+    ((value, choice),) = [one for one in found if one[1].token == best]
+    assert [choice] == score(scores, [best], 3)
+    assert value == pytest.approx(choice.logprob - 2.0, abs=1e-5)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-300, 1e-38, 1e-3])

@@ -203,3 +203,20 @@ def test_the_budget_lets_a_chunk_run_beside_all_decodes():
     assert default(4, 32) == 128  # everything at once
     assert default(64, 512) == 2048
     assert default(64, 4096) == 4160
+
+
+def test_salts_are_forgotten_with_their_blocks():
+    plans = scheduler(16, ctx_len=64, block_len=4)
+    for number in range(198):
+        length = 3 + number % 9  # some leave nothing that others could take over
+        sequence = SequenceState(str(number), list(range(length)), length, salt=f"user {number}")
+        plans.add(sequence)
+        while sequence.num_output < 2:
+            run(plans)
+        plans.remove(sequence)
+    index = plans.cache.index
+    assert 0 < len(index._roots) == len(index._salts) <= 16
+    again = SequenceState("again", list(range(length)), length, salt=f"user {number}")
+    plans.add(again)
+    run(plans)
+    assert again.num_reused == length // 4 * 4

@@ -112,6 +112,9 @@ def test_templates_in_the_tokenizer_config():
     )
     assert named.encode_chat(CHAT) == expected
     assert named.decode(named.encode_chat(CHAT, tools=[{"name": "f"}])) == "tool"
+    assert with_template({"default": TEMPLATE}).encode_chat(CHAT) == expected
+    for declared in (5, ["text"], [{"name": "default"}], {"default": 5}):
+        assert not with_template(declared).has_chat_template
     marked = with_template("a{% generation %}b{{ messages[0].role }}{% endgeneration %}c")
     assert marked.decode(marked.encode_chat(CHAT)) == "absystemc"
     with pytest.raises(RequestError, match="cannot be read"):
@@ -120,6 +123,7 @@ def test_templates_in_the_tokenizer_config():
         "{{ messages.__class__.__mro__ }}{{ messages.append(1) }}",
         "{{ 1 // 0 }}",
         "{% for n in range(10 ** 9) %}{{ n }}{% endfor %}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
     ):
         with pytest.raises(RequestError, match="refuses the messages"):
             with_template(source).encode_chat(CHAT)
@@ -167,6 +171,8 @@ def test_missing_and_broken_files():
         for bad in (b"{", b"\xff\xfe\x00", b"[1]"):
             with pytest.raises(ContainerError, match=name):
                 Text({**good, name: bad})
+    with pytest.raises(ContainerError, match=r"tokenizer\.json describes no tokenizer"):
+        Text({**good, "tokenizer.json": b'{"a": 1}'})
 
 
 UNICODE = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
@@ -251,3 +257,9 @@ def test_tokens_without_text_do_not_eat_the_next_space():
     ids = [1, *[0] * 20, 1, *[0] * 7, 1, 1, *[1] * 20]
     stream = Detokenizer(decode)
     assert "".join(stream.push([index]) for index in ids) == decode(ids)
+
+
+@pytest.mark.parametrize("prompt", ["caf\udcff", "\ud800" + "a" * 5000, 5, None, b"bytes"])
+def test_a_prompt_that_is_no_text_is_refused(prompt):
+    with pytest.raises(RequestError, match="must be text of whole characters"):
+        TEXTS["byte_level"].encode(prompt)

@@ -58,7 +58,7 @@ class Conversation:
         """Write all messages to a file."""
         text = json.dumps({"messages": self.messages}, ensure_ascii=False, indent=1)
         try:
-            path.write_text(text + "\n", encoding="utf-8")
+            path.write_text(text + "\n", encoding="utf-8", errors="replace")
         except OSError as error:
             raise RequestError(f"{path} cannot be written: {error.strerror}") from error
 

@@ -16,7 +16,7 @@ Knows nothing of text, schedules or sessions.
 from __future__ import annotations
 
 from qeff.generate.request import Choice
-from qeff.generate.sampling.beams import expand
+from qeff.generate.sampling.beams import Continuation, expand
 from qeff.generate.sampling.draw import seed_of, uniform
 from qeff.generate.sampling.history import History
 from qeff.generate.sampling.logprobs import score
@@ -25,6 +25,7 @@ from qeff.generate.sampling.sample import SampleError, not_finite, sample
 
 __all__ = [
     "Choice",
+    "Continuation",
     "History",
     "OutputView",
     "Row",

@@ -24,6 +24,9 @@ def adjust(logits: np.ndarray, row: Row) -> np.ndarray:
             scores[history.biased] += history.bias
         if row.params.bad_token_ids:
             scores[bad_tokens(row, history)] = -np.inf
+        if row.bad_words is not None:
+            for tokens in row.bad_words.completing(row.tail):
+                scores[tokens] = -np.inf
     if row.forbidden:
         scores[list(row.forbidden)] = -np.inf
     if row.allowed is not None:

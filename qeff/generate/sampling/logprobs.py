@@ -25,8 +25,12 @@ def score(logits: np.ndarray, tokens: Sequence[int], num_top: int = 0) -> list[C
 
 def scored(logits: np.ndarray, token: int, total: float, num_top: int) -> Choice:
     """A token with its log-probability and those of the likeliest; ``total`` is log_total."""
-    top = tuple((best, float(logits[best]) - total) for best in largest(logits, num_top))
-    return Choice(token, float(logits[token]) - total, top)
+    return Choice(token, float(logits[token]) - total, likeliest(logits, total, num_top))
+
+
+def likeliest(logits: np.ndarray, total: float, count: int) -> tuple[tuple[int, float], ...]:
+    """The likeliest tokens and their log-probabilities; ``total`` is log_total."""
+    return tuple((best, float(logits[best]) - total) for best in largest(logits, count))
 
 
 def log_total(logits: np.ndarray) -> float:

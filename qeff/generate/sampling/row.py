@@ -11,6 +11,7 @@ from typing import overload
 
 import numpy as np
 
+from qeff.generate.bad_words import BadWords
 from qeff.generate.params import SamplingParams
 from qeff.generate.sampling.history import History
 
@@ -67,6 +68,7 @@ class Row:
         history: What the request's rows share, over the prompt and the first
             ``history.num_output`` tokens of ``output``. Without it the same is computed from the
             prompt and the output, each time.
+        bad_words: Texts that may not be written.
     """
 
     params: SamplingParams
@@ -76,6 +78,7 @@ class Row:
     forbidden: Sequence[int] = ()
     allowed: np.ndarray | None = None
     history: History | None = None
+    bad_words: BadWords | None = None
 
     @property
     def is_adjusted(self) -> bool:
