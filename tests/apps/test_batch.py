@@ -18,7 +18,7 @@ from qeff.apps.batch import jobs
 from qeff.apps.batch.ledger import Ledger
 from qeff.apps.batch.senders import InProcess, Remote, Reply
 from qeff.apps.batch.work import Summary, Worker, work
-from qeff.apps.load.client import Address, ConnectionLost
+from qeff.apps.load.client import LARGE_BYTES, Address, ConnectionLost
 from qeff.core.errors import RequestError, ResourceError
 
 CHAT = "/v1/chat/completions"
@@ -260,6 +260,31 @@ def test_a_mistake_of_the_application_is_an_answer_too(tmp_path) -> None:
 def test_a_remote_server_that_is_not_there() -> None:
     with pytest.raises(ConnectionLost, match="does not answer"):
         asyncio.run(Remote(Address("127.0.0.1", 1)).post(CHAT, {}))
+
+
+@pytest.mark.parametrize("knows_expect", [True, False])
+def test_a_body_that_a_server_refuses_unread_is_answered(knows_expect) -> None:
+    payload = {"prompt": "a" * (LARGE_BYTES + 1)}
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if knows_expect:  # and says no, before anything else is sent
+            assert b"Expect: 100-continue" in head
+            writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\n{}")
+        else:
+            size = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            assert json.loads(await reader.readexactly(size)) == payload
+            writer.write(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n\r\n{}")
+        writer.close()
+
+    async def ask() -> Reply:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            return await Remote(Address("127.0.0.1", port)).post(CHAT, payload)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("qeff.apps.load.client.PATIENCE_S", 0.1)
+        assert asyncio.run(ask()).status == (413 if knows_expect else 200)
 
 
 # ---- killed ------------------------------------------------------------------------------------

@@ -73,6 +73,13 @@ def test_a_batch_over_the_routes(container, tmp_path, capsys) -> None:
     assert printed.out == "12 lines: 0 answered, 12 before\n" and out.read_bytes() == whole
 
 
+def test_a_memory_limit_that_is_too_small_is_not_waited_for(container, tmp_path, capsys) -> None:
+    source, out = write(tmp_path / "in", [line("a")]), tmp_path / "out"
+    words = ["batch", str(source), str(out), "--model", str(container), "--memory-limit", "1k"]
+    assert main(words) == 2
+    assert "bytes of memory" in capsys.readouterr().err and out.read_text() == ""
+
+
 def test_mistakes_are_told_before_a_model_is_opened(tmp_path, capsys) -> None:
     source = write(tmp_path / "in", [line("a")])
     double = write(tmp_path / "double", [line("a"), line("a")])

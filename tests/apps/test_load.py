@@ -273,6 +273,18 @@ def test_prompts_have_their_length_in_tokens(talker) -> None:
     assert len(begun) == 1 and len({ask.prompt for ask in some}) == 6
 
 
+def test_prompts_have_their_length_where_words_are_many_tokens() -> None:
+    class Letters:
+        async def count(self, text: str) -> int:
+            return 1 + len(text.replace(" ", ""))
+
+    wanted = mixture().input_len.draw(np.random.default_rng(0), 6)
+    some = asyncio.run(prompts.draw(mixture(), Letters()))
+    counts = [len(ask.prompt.replace(" ", "")) + 1 for ask in some]
+    assert [ask.num_tokens for ask in some] == counts
+    assert all(abs(found - length) <= 2 for found, length in zip(counts, wanted, strict=True))
+
+
 def test_a_word_is_a_token_where_nobody_counts(talker) -> None:
     talker.counts_tokens = False
     some = asyncio.run(prompts.draw(mixture(), counter(talker)))

@@ -193,6 +193,15 @@ def test_unknown_models(client: anthropic.Anthropic) -> None:
         client.messages.create(**{**SETTINGS, "model": "other"})
 
 
+def test_the_client_knows_the_id_of_a_request(client: anthropic.Anthropic) -> None:
+    asked = {"model": "tiny", "max_tokens": 1, "messages": [{"role": "user", "content": "is"}]}
+    raw = client.messages.with_raw_response.create(**asked)
+    assert raw.parse()._request_id == raw.headers["x-request-id"]
+    with pytest.raises(anthropic.NotFoundError) as caught:
+        client.messages.create(**{**asked, "model": "none"})
+    assert (caught.value.request_id or "").startswith("req_")
+
+
 def test_the_key_is_taken_from_anthropics_header(run_server: Any) -> None:
     with run_server(api_key=("secret-enough",)) as server:
         good = anthropic.Anthropic(base_url=server.url, api_key="secret-enough", max_retries=0)

@@ -99,6 +99,16 @@ def test_prompts_as_token_ids(server) -> None:
         assert answer["choices"][0]["text"] == expected
 
 
+def test_a_limit_of_the_server_lowers_what_is_asked(run_server) -> None:
+    asked = {"prompt": PROMPT, "messages": [{"role": "user", "content": PROMPT}]}
+    with run_server(max_tokens=3) as one:
+        for path in ("/v1/completions", "/v1/chat/completions"):
+            answer = one.post(path, **asked, max_tokens=9, min_tokens=5).json()
+            assert answer["usage"]["completion_tokens"] == 3
+            refused = one.post(path, **asked, max_tokens=4, min_tokens=5)
+            assert refused.status_code == 400, "that is the client's own mistake"
+
+
 def test_logprobs(client) -> None:
     answer = client.completions.create(
         model="tiny", prompt=PROMPT, temperature=0, max_tokens=4, logprobs=2

@@ -58,8 +58,10 @@ def test_flags_before_variables_before_file(show, monkeypatch, tmp_path) -> None
 def test_what_is_printed_can_be_read(show, tmp_path) -> None:
     words = ("--port", "9", "--model", "a=x", "--model", "b=y", "--max-body-bytes", "4M")
     words += ("--request-timeout", "2.5", "--log-prompts", "--speculation", "lookahead")
-    words += ("--precision-override", "*.down*=int8")
+    words += ("--precision-override", "*.down*=int8", "--memory-limit", "1.5GiB")
+    words += ("--served-model-name", '\U0001f600 "é" \\')
     shown = show(*words)
+    assert shown["memory_limit"] == 3 * 2**29 and shown["served_model_name"] == words[-1]
     assert shown["max_body_bytes"] == 4_000_000 and shown["model"] == ["a=x", "b=y"]
     file = tmp_path / "again.toml"
     file.write_text("[serve]\n" + "\n".join(f"{k} = {_toml(v)}" for k, v in shown.items()))
@@ -69,7 +71,15 @@ def test_what_is_printed_can_be_read(show, tmp_path) -> None:
 def _toml(value: object) -> str:
     import json
 
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def test_defaults_are_told(capsys) -> None:
+    assert main(["serve", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "0 takes any free one; default: 8000 --" in told
+    assert "that a request may take; default: 600 --" in told
+    assert "idle ones are closed for others --" in told
 
 
 def test_keys_are_not_printed(capsys) -> None:
@@ -168,6 +178,14 @@ def test_servers_that_cannot_be(capsys, words, said) -> None:
 def test_a_container_has_its_options(capsys, container) -> None:
     assert main(["serve", str(container), "--port", "0", "--ctx-len", "64"]) == 2
     assert "--ctx-len is decided when a container is compiled" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("replicas", ["1", "2"])
+def test_a_memory_limit_that_is_too_small(capsys, container, replicas) -> None:
+    words = ["--port", "0", "--replicas", replicas, "--memory-limit", "1k"]
+    assert main(["serve", str(container), *words]) == 2
+    err = capsys.readouterr().err
+    assert err.count("bytes of memory") == 1 and "Traceback" not in err
 
 
 def test_every_field_is_an_option(show) -> None:

@@ -190,6 +190,13 @@ def test_a_pair_of_surrogates_is_a_character(server) -> None:
     assert answer.status_code == 200
 
 
+def test_half_a_character_in_json_inside_of_json(server) -> None:
+    call = {"id": "1", "function": {"name": "f", "arguments": '{"a": "\\ud800"}'}}
+    asked = [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [call]}]
+    answer = server.post("/v1/chat/completions", messages=asked, max_tokens=1)
+    assert answer.status_code == 400 and "character" in error_of(answer)["message"]
+
+
 @pytest.mark.parametrize("kind", ["text/plain", "", "multipart/form-data; boundary=x"])
 def test_other_content_types(server, kind) -> None:
     answer = httpx.post(
@@ -221,6 +228,48 @@ def test_a_prompt_of_ten_megabytes(server) -> None:
     assert error_of(answer)["code"] == "context_length_exceeded"
 
 
+# ---- connections -------------------------------------------------------------------------------
+
+
+def talk(server, *sent: bytes) -> bytes:
+    """What a connection says to bytes, up to its end."""
+    address = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((address[0], int(address[1])), timeout=20) as one:
+        try:
+            for part in sent:
+                one.sendall(part)
+        except ConnectionError:
+            pass  # it was ended before all was sent
+        try:
+            return b"".join(iter(lambda: one.recv(65536), b""))
+        except ConnectionError:
+            return b""
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /health HTTP/1.1\r\nX-Slow: "])
+def test_a_head_that_does_not_come_is_not_waited_for(run_server, monkeypatch, begun) -> None:
+    monkeypatch.setattr("qeff.apps.server.connection.PATIENCE_S", 0.2)
+    with run_server(keep_alive=0.2) as one:
+        assert talk(one, begun) == b""
+        whole = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        assert talk(one, whole, whole + begun).count(b"200 OK") == 2, "what is whole is answered"
+
+
+@pytest.mark.parametrize("part", [b"X-Many: " + b"a" * 1000 + b"\r\n", b"a" * 1000])
+def test_an_endless_head(server, part) -> None:
+    begun = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-First: "
+    answer = talk(server, begun, *[part * 50] * 400)  # 20 MB, sent as long as somebody takes it
+    assert not answer or (b"400 Bad Request" in answer and b"too long" in answer)
+    assert server.get("/health").status_code == 200
+
+
+def test_a_long_time_is_taken_for_an_answer_and_not_for_a_head(server, monkeypatch) -> None:
+    monkeypatch.setattr("qeff.apps.server.connection.PATIENCE_S", 0.05)
+    answer = server.post("/v1/completions", **LONG)
+    assert answer.json()["choices"][0]["finish_reason"] == "length"
+    assert answer.elapsed.total_seconds() > 0.05, "or this shows nothing"
+
+
 # ---- errors ------------------------------------------------------------------------------------
 
 
@@ -242,6 +291,34 @@ def test_unknown_models(server) -> None:
 def test_every_answer_has_an_id(server) -> None:
     ids = {server.get("/health").headers["x-request-id"] for _ in range(3)}
     assert len(ids) == 3
+
+
+def test_a_mistake_of_ours_has_an_id_and_its_line(run_server, monkeypatch, capsys) -> None:
+    def mistaken(*_: object) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr("qeff.apps.server.openai.completions._check", mistaken)
+    with run_server(log_format="json") as one:
+        answer = one.post("/v1/completions", prompt="a")
+    own = answer.headers["x-request-id"]
+    assert answer.status_code == 500 and own in error_of(answer)["message"]
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line[:1] == "{"]
+    assert [line["status"] for line in lines if line.get("id") == own] == [500]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/v1/completions", {"prompt": []}, "at least 1 item"),
+        ("/v1/completions", {"prompt": ["a"] * 1025}, "at most 1024 items"),
+        ("/v1/completions", {"prompt": [1, -2]}, "prompt[1]"),
+        ("/v1/completions", {"prompt": "a", "stop": ["a"] * 257}, "at most 256 items"),
+        ("/v1/responses", {"input": []}, "at least 1 item"),
+    ],
+)
+def test_of_alternatives_the_one_that_was_meant_is_explained(server, path, body, said) -> None:
+    answer = server.post(path, **body)
+    assert answer.status_code == 400 and said in error_of(answer)["message"]
 
 
 def test_the_error_shape_is_anthropics_on_its_paths(locked) -> None:

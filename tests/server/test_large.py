@@ -30,7 +30,7 @@ body = sys.stdin.buffer.read()
 def send():
     connection = http.client.HTTPConnection(host, timeout=60)
     connection.request("POST", path, body, {"content-type": "application/json"})
-    print(connection.getresponse().status)
+    print(f"{connection.getresponse().status} ", end="")  # in one piece, whatever others print
 threads = [threading.Thread(target=send) for _ in range(count)]
 for one in threads: one.start()
 for one in threads: one.join()
@@ -161,6 +161,19 @@ def test_tools_that_fit_no_context_are_refused_before_they_are_tokenised(url) ->
     answer = httpx.post(url + "/v1/chat/completions", json=asked, timeout=30)
     assert answer.json()["error"]["code"] == "context_length_exceeded"
     assert time.perf_counter() - began < 5
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_a_beginning_that_fits_no_context_is_refused_before_it_is_tokenised(url, path) -> None:
+    begun = {"role": "assistant", "content": WORDS * 400_000}
+    asked = {
+        "messages": [{"role": "user", "content": "hello"}, begun],
+        "continue_final_message": True,
+        "max_tokens": 1,
+    }
+    answer = httpx.post(url + path, json=asked, timeout=60)
+    assert answer.status_code == 400
+    assert "characters" in answer.json()["error"]["message"], "its tokens were not counted"
 
 
 def test_long_texts_have_the_same_tokens(container) -> None:

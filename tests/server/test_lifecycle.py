@@ -6,12 +6,13 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx2 as httpx
@@ -71,7 +72,10 @@ def stream(url: str, kept: list[str], **body) -> threading.Thread:
     """Read a stream in a thread; ``kept`` gets its lines."""
 
     def read() -> None:
-        with httpx.stream("POST", url + "/v1/completions", json=body, timeout=60) as answer:
+        with (
+            suppress(httpx.RemoteProtocolError),  # what was kept shows that it was cut off
+            httpx.stream("POST", url + "/v1/completions", json=body, timeout=60) as answer,
+        ):
             kept.extend(line for line in answer.iter_lines() if line)
 
     thread = threading.Thread(target=read)
@@ -119,6 +123,29 @@ def test_what_outlasts_the_drain_is_told(container, server_home) -> None:
         thread.join()
         assert kept[-1] == "data: [DONE]"
         assert "shutting down" in kept[-2]
+
+
+def test_a_second_signal_ends_it_at_once(container, server_home) -> None:
+    with process(container, server_home) as one:
+        kept: list[str] = []
+        many = {**LONG, "prompt": ["my name is"] * 100, "stream": True}
+        thread = stream(one.url, kept, **many)
+        one.popen.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+        assert one.end() == 0
+        thread.join()
+        assert kept[-1] != "data: [DONE]", "or it was over before the signal"
+        assert "Traceback" not in "".join(one.lines)
+
+
+def test_what_is_no_http_is_not_told(container, server_home) -> None:
+    with process(container, server_home, "--log-format", "json") as one:
+        host, _, port = one.url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port))) as sent:
+            sent.sendall(b"\x16\x03\x01 no HTTP\r\n\r\n")
+            assert b"400" in sent.recv(4096)
+        assert one.end() == 0
+        assert not any("Invalid" in line for line in one.lines)
 
 
 def test_an_idle_server_ends_at_once(container, server_home) -> None:
@@ -205,11 +232,13 @@ def test_replicas_share_an_address_and_their_numbers(container, server_home) -> 
         assert one.end() == 0
 
 
-def test_replicas_end_with_their_parent(container, server_home) -> None:
+def test_replicas_end_with_their_parent(container, server_home, tmp_path, monkeypatch) -> None:
     psutil = pytest.importorskip("psutil")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     with process(container, server_home, "--replicas", "2") as one:
         both = children(one.popen.pid)
-        assert len(both) == 2
+        assert len(both) == 2 and list(tmp_path.iterdir()), "their sockets are here"
         one.popen.kill()
         one.popen.wait()
         wait_until(lambda: not any(psutil.pid_exists(pid) for pid in both))
+        assert not list(tmp_path.iterdir())

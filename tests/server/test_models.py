@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from qeff.apps.server.footprint import cache_tokens_within, full_tokens, num_byt
 from qeff.apps.server.models import Entry, Models
 from qeff.container import Container
 from qeff.core.errors import OptionValueError
+from qeff.runtime import open_session
 
 ASK = {"prompt": "my name is", "max_tokens": 4, "temperature": 0}
 
@@ -86,6 +88,27 @@ def test_a_model_in_use_is_not_closed(container) -> None:
     asyncio.run(run())
 
 
+def test_two_that_are_opened_at_once_do_not_share_the_room_of_one(container) -> None:
+    async def run() -> None:
+        models = Models(entries(container, "a", "b"), int(each_bytes(container) * 1.5))
+        are_done = asyncio.Event()
+
+        async def use(name: str) -> int:
+            async with models.use(name):
+                await are_done.wait()
+                return len(models.opened())
+
+        uses = [asyncio.create_task(use(name)) for name in "ab"]
+        done, _ = await asyncio.wait(uses, return_when=asyncio.FIRST_COMPLETED, timeout=20)
+        are_done.set()
+        assert len(done) == 1 and isinstance(done.pop().exception(), ApiError)
+        found = await asyncio.gather(*uses, return_exceptions=True)
+        assert [one for one in found if isinstance(one, int)] == [1]
+        await models.close()
+
+    asyncio.run(run())
+
+
 def test_asked_twice_at_once_it_is_opened_once(container) -> None:
     async def run() -> None:
         models = Models(entries(container, "a"))
@@ -146,3 +169,46 @@ def test_a_cache_that_fits(container, run_server) -> None:
 def test_a_limit_that_is_too_small_for_any(container) -> None:
     with pytest.raises(OptionValueError, match="memory"):
         Models(entries(container, "a"), 1000).check()
+
+
+class Slow:
+    """A session that prepares, as one on a GPU; tells what was called, in order."""
+
+    def __init__(self, session) -> None:
+        self._session = session
+        self.caps = replace(session.caps, prepares=True)
+        self.called: list[str] = []
+
+    def __getattr__(self, name: str):
+        self.called.append(name)
+        return (lambda: None) if name == "prepare" else getattr(self._session, name)
+
+
+@pytest.mark.parametrize(("words", "wanted"), [([], True), (["--no-prepare"], False)])
+def test_a_device_is_prepared_before_the_first_request(
+    container, monkeypatch, words: list[str], wanted: bool
+) -> None:
+    from qeff.apps import opening
+    from qeff.apps.cli import serve
+    from qeff.apps.terminal.parser import Parser
+    from qeff.apps.terminal.screen import Screen
+    from qeff.apps.terminal.served_models import find_entries
+    from qeff.generate import Text
+
+    parser = Parser("qeff serve", serve.HELP)
+    serve.add_arguments(parser)
+    args = parser.parse([str(container), "--cache-tokens", "512", *words])
+    args.layers.fill(args, None)
+    args.screen = Screen(is_quiet=True)
+    ((entry,), _) = find_entries(args)
+    sessions = []
+
+    def opened(container, setup):
+        sessions.append(Slow(open_session(container)))
+        return sessions[-1]
+
+    monkeypatch.setattr(opening, "_open", opened)
+    one = Container.open(entry.path)
+    opening.open_engine(one, Text.from_container(one), entry.setup).close()
+    called = [name for name in sessions[0].called if name in ("reserve", "prepare", "step")]
+    assert called == (["reserve", "prepare"] if wanted else ["reserve"])

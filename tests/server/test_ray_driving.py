@@ -12,7 +12,7 @@ import pytest
 
 from qeff.apps.server.config import ServerConfig
 from qeff.apps.server.guards import guarded
-from qeff.apps.server.journal import Journal
+from qeff.apps.server.journal import Journal, RequestLog
 from qeff.apps.server.ray_cluster import driving
 from qeff.apps.server.ray_cluster.driving import Life, answer
 from qeff.apps.server.ray_cluster.forwarded import MAX_TEXT, Forwarded, request_id, routing_text
@@ -331,6 +331,20 @@ def test_a_line_of_the_log_is_written_once(capsys: pytest.CaptureFixture[str]) -
     wrong = Forwarded.of(scope(), b"")
     assert collect(app, wrong)[0]["status"] == 400
     assert "status=400" in capsys.readouterr().err
+
+
+def test_an_answer_from_elsewhere_has_its_id_once() -> None:
+    async def elsewhere(scope: Any, receive: Any, send: Any) -> None:
+        await RequestLog(answering, Journal())(scope, receive, send)
+
+    async def answering(scope: Any, receive: Any, send: Any) -> None:
+        await send(dict(START))
+        await send(END)
+
+    request = Forwarded.of(scope("/v1/messages"), b"{}")
+    headers = collect(RequestLog(elsewhere, Journal()), request)[0]["headers"]
+    for name in (b"x-request-id", b"request-id"):
+        assert [one for one, _ in headers].count(name) == 1
 
 
 @pytest.mark.parametrize(

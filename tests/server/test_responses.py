@@ -188,6 +188,15 @@ def test_a_schema_and_logprobs(client: openai.OpenAI) -> None:
     assert answer.text.format.type == "json_schema"
 
 
+def test_an_event_tells_nothing_of_later_ones(talkers: Any) -> None:
+    asked = {"model": "tiny", "input": "is", "max_output_tokens": 4, "stream": True}
+    answer = talkers.post("/v1/responses", **asked, include=["message.output_text.logprobs"])
+    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line[:6] == "data: "]
+    (added,) = [one for one in events if one["type"] == "response.content_part.added"]
+    assert (added["part"]["text"], added["part"]["logprobs"]) == ("", [])
+    assert any(one.get("logprobs") for one in events)
+
+
 @pytest.mark.parametrize(
     ("change", "param"),
     [

@@ -206,6 +206,19 @@ def test_tokens_of_a_conversation(server) -> None:
     assert text == "<user>my name<assistant>"
 
 
+@pytest.mark.parametrize("model", ["tooled", "thinking"])
+def test_tokens_of_a_conversation_are_those_that_chat_takes(talkers, model) -> None:
+    function = {"name": "clock", "description": "time", "parameters": {"type": "object"}}
+    asked = {
+        "model": model,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "my name"}]}],
+        "tools": [{"type": "function", "function": function}],
+    }
+    counted = talkers.post("/tokenize", **asked).json()["count"]
+    answer = talkers.post("/v1/chat/completions", **asked, max_tokens=1).json()
+    assert counted == answer["usage"]["prompt_tokens"] > 40, "the tools are told too"
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [

@@ -112,6 +112,8 @@ def test_thoughts_go_back_to_the_template(client: openai.OpenAI) -> None:
         ({"guided_json": {"enum": ["x" * 140_000]}}, "guided_json"),
         ({"guided_json": "{"}, "guided_json"),
         ({"guided_json": "5"}, "guided_json"),
+        ({"guided_json": '{"enum": ["\\ud800"]}'}, "guided_json"),
+        ({"structured_outputs": {"json": "{"}}, "structured_outputs.json"),
         ({"guided_choice": []}, "guided_choice"),
         ({"guided_choice": ["a"], "guided_regex": "b"}, "guided_choice"),
         ({"guided_grammar": "start: other"}, "guided_grammar"),

@@ -14,7 +14,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qeff.apps.server.config import ServerConfig
+from qeff.apps.server.config import CTX_LEN, FULL_BATCH_SIZE, ServerConfig
 from qeff.apps.terminal.flags import add_compile_flags, add_model_flags
 from qeff.apps.terminal.parser import Parser, positive
 from qeff.apps.terminal.running import add_running_flags
@@ -66,7 +66,7 @@ def add_arguments(parser: Parser) -> None:
     group.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_model_flags(parser)
     add_running_flags(parser)
-    add_compile_flags(parser)
+    add_compile_flags(parser, ctx_len=f"{CTX_LEN}, or the model's", full_batch_size=FULL_BATCH_SIZE)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -147,6 +147,7 @@ def _in_process(args: argparse.Namespace) -> Way:
     # Room for everything that is asked at once, so that nothing is refused.
     config = replace(config, max_waiting=at_once * config.max_outputs)
     state = make_state(config, entries, num_sequences)
+    state.models.check()
     return InProcess(create_app(state)), at_once, state.models.close
 
 

@@ -10,7 +10,7 @@ import gc
 from dataclasses import MISSING, fields
 from importlib.util import find_spec
 
-from qeff.apps.server.config import ServerConfig
+from qeff.apps.server.config import CTX_LEN, FULL_BATCH_SIZE, ServerConfig
 from qeff.apps.terminal.flags import add_compile_flags, add_model_flags
 from qeff.apps.terminal.layers import Layers
 from qeff.apps.terminal.parser import Parser
@@ -25,6 +25,7 @@ NEEDED_BY_RAY = ("ray", "grpc", "aiohttp")  # the last two are there where Ray h
 
 def add_arguments(parser: Parser) -> None:
     """The models, the server, running and compile options."""
+    parser.usage = f"{parser.prog} [MODEL] [options]"
     parser.add_argument(
         "model",
         nargs="?",
@@ -52,10 +53,13 @@ def add_arguments(parser: Parser) -> None:
         if given.get("action") == "store_true":
             del given["metavar"]
         assert one.default is not MISSING, "every option has a default"
+        if one.default not in (None, (), False):
+            shown = f"{one.default:g}" if isinstance(one.default, float) else one.default
+            given["help"] += f"; default: {shown}"
         group.add_argument(name, dest=one.name, default=one.default, **given)
     add_model_flags(parser)
     add_running_flags(parser)
-    add_compile_flags(parser)
+    add_compile_flags(parser, ctx_len=f"{CTX_LEN}, or the model's", full_batch_size=FULL_BATCH_SIZE)
     parser.set_defaults(layers=Layers(parser))
 
 

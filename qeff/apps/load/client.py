@@ -20,6 +20,9 @@ from qeff.core.errors import OptionValueError, ResourceError
 
 READ_BYTES = 1 << 16
 MAX_LINE_BYTES = 1 << 24  # one event may hold a whole answer
+LARGE_BYTES = 1 << 20  # of a body, from which on the server is asked before it is sent
+PATIENCE_S = 2.0  # how long the answer to that is waited for: not every server gives one
+CONTINUE = 100
 
 
 class ConnectionLost(ResourceError):
@@ -128,6 +131,7 @@ async def request(
         "Content-Type": "application/json",
         "Content-Length": str(len(payload)),
         "Connection": "close",
+        **({"Expect": "100-continue"} if len(payload) >= LARGE_BYTES else {}),
         **(headers or {}),
     }
     head = f"{method} {address.prefix}{path} HTTP/1.1\r\n"
@@ -142,9 +146,7 @@ async def request(
         why = os.strerror(code) if code > 0 else str(error)
         raise ConnectionLost(f"{address} does not answer: {why}", "is the server there?") from error
     try:
-        writer.write(head.encode("latin-1") + payload)
-        await writer.drain()
-        yield await _reply(reader)
+        yield await _exchange(reader, writer, head.encode("latin-1"), payload)
     except (asyncio.IncompleteReadError, ConnectionError, ssl.SSLError) as error:
         raise ConnectionLost("the connection ended in the middle of an answer") from error
     finally:
@@ -173,6 +175,28 @@ async def fetch_json(
 def bearer(api_key: str | None) -> dict[str, str]:
     """The header that carries an API key."""
     return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+
+
+async def _exchange(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes, payload: bytes
+) -> Reply:
+    """Send a request and read the head of its answer."""
+    reply = None
+    if len(payload) >= LARGE_BYTES:
+        # A server that refuses a body without reading it ends the connection, and its reason is
+        # lost to whoever is still sending.
+        writer.write(head)
+        head = b""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                reply = await _reply(reader)
+    if reply is None or reply.status == CONTINUE:
+        writer.write(head + payload)
+        await writer.drain()
+        reply = await _reply(reader)
+    while reply.status == CONTINUE:  # it came late
+        reply = await _reply(reader)
+    return reply
 
 
 async def _reply(reader: asyncio.StreamReader) -> Reply:

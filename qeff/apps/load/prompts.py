@@ -18,7 +18,7 @@ from qeff.apps.load.client import Address, fetch_json
 from qeff.apps.load.lengths import Lengths
 from qeff.core.errors import RequestError
 
-ROUNDS = 6  # of counting and mending, before a length is taken as it is
+ROUNDS = 12  # of counting and mending, before a length is taken as it is
 AT_ONCE = 8
 # Frequent words, which most vocabularies hold as one token with the space before it.
 TEXT = (
@@ -101,17 +101,21 @@ async def draw(mixture: Mixture, counter: Counter) -> list[Ask]:
 async def _fit(
     words: list[str], length: int, generator: np.random.Generator, counter: Counter
 ) -> tuple[str, int | None]:
-    """Add or take words at the end until the server counts ``length`` tokens."""
-    found = None
+    """Add or take words at the end until the server counts ``length`` tokens, or nearly so."""
+    best, best_count = " ".join(words), None
     for _ in range(ROUNDS):
-        found = await counter.count(" ".join(words))
-        if found is None or found == length or (found > length and len(words) == 1):
+        text = " ".join(words)
+        found = await counter.count(text)
+        if found is None:
             break
-        if found > length:
-            words = words[: max(1, len(words) - (found - length))]
-        else:
-            words = words + _words(generator, length - found)
-    return " ".join(words), found
+        if best_count is None or abs(found - length) < abs(best_count - length):
+            best, best_count = text, found
+        if found == length or (found > length and len(words) == 1):
+            break
+        # A word may be several tokens: as many words as those that are missing, at least one.
+        change = round((length - found) * len(words) / found) or (1 if found < length else -1)
+        words = words[: max(1, len(words) + change)] + _words(generator, max(0, change))
+    return best, best_count
 
 
 def _words(generator: np.random.Generator, length: int) -> list[str]:

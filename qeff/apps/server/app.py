@@ -13,6 +13,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
@@ -46,11 +47,12 @@ _SENTENCES = {
 
 def create_app(state: State) -> Starlette:
     """The application of a server; ``state`` is what its routes share."""
+    met = guards(state.config, state.journal)
+    first, *others = [Middleware(kind, **options) for kind, options in met]
     app = Starlette(
         routes=[Route("/openapi.json", _show_document), *_routes(ROUTES)],
-        middleware=[
-            Middleware(kind, **options) for kind, options in guards(state.config, state.journal)
-        ],
+        # Mistakes are answered behind the log, which then tells of them as of all else.
+        middleware=[first, Middleware(ServerErrorMiddleware, handler=_on_mistake), *others],
         exception_handlers=dict(ON_ERRORS),
     )
     app.router.redirect_slashes = False
@@ -117,5 +119,4 @@ ON_ERRORS: dict[Any, Any] = {  # each is called with its own kind of error
     ApiError: _on_api_error,
     QeffError: _on_qeff_error,
     HTTPException: _on_http,
-    Exception: _on_mistake,
 }

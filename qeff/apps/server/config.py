@@ -13,7 +13,7 @@ from typing import Any
 LOG_FORMATS = ("plain", "json", "none")
 CTX_LEN = 4096  # or the model's own, where that is less
 FULL_BATCH_SIZE = 32
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_UNITS = "kmgt"  # of thousands, or of 1,024 as KiB and the like
 
 
 def option(default: Any, help: str, *, metavar: str | None = None, **more: Any) -> Any:
@@ -22,12 +22,14 @@ def option(default: Any, help: str, *, metavar: str | None = None, **more: Any) 
 
 
 def size(text: str) -> int:
-    """A number of bytes, also as 512M or 4G."""
-    word = text.strip().lower().removesuffix("b").removesuffix("i")
-    unit = word[-1:] if word[-1:].isalpha() else ""
+    """A number of bytes, also as 512M, 4G or 4GiB."""
+    word = text.strip().lower().removesuffix("b")
+    base = 1024 if word.endswith("i") else 1000
+    word = word.removesuffix("i")
+    power = _UNITS.find(word[-1:]) + 1 if word else 0
     try:
-        value = int(float(word.removesuffix(unit)) * _UNITS[unit])
-    except (ValueError, KeyError, OverflowError):
+        value = int(float(word[:-1] if power else word) * base**power)
+    except (ValueError, OverflowError):
         raise ArgumentTypeError(f"{text!r} is not a size such as 512M or 4G") from None
     if value < 1:
         raise ArgumentTypeError(f"{text!r} is not a size of at least one byte")
@@ -93,7 +95,7 @@ class ServerConfig:
         256, "outputs that may wait for their turn; more are refused", metavar="N", type=number(0)
     )
     max_body_bytes: int = option(
-        16 * 2**20, "largest request; 16M is written as such", metavar="SIZE", type=size
+        16 * 2**20, "largest request, such as 4MiB", metavar="SIZE", type=size
     )
     max_tokens: int | None = option(
         None, "most tokens of one output; default: the context", metavar="N", type=number(1)
@@ -108,7 +110,7 @@ class ServerConfig:
         30.0, "how long running requests may go on after SIGTERM", metavar="S", type=seconds
     )
     keep_alive: float = option(
-        30.0, "seconds that an idle connection stays open", metavar="S", type=seconds
+        30.0, "seconds that a connection stays open after an answer", metavar="S", type=seconds
     )
     memory_limit: int | None = option(
         None,
@@ -128,6 +130,11 @@ class ServerConfig:
     ray: bool = option(
         False,
         "run the replicas on Ray Serve: on the cluster that RAY_ADDRESS names, or on this machine",
+        action="store_true",
+    )
+    no_prepare: bool = option(
+        False,
+        "answer at once: on a GPU, kernels are compiled when a size of a step is first met",
         action="store_true",
     )
     log_format: str = option("plain", "how requests are logged", choices=LOG_FORMATS)

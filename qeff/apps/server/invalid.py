@@ -17,12 +17,17 @@ MAX_SHOWN = 120  # characters of a place
 def invalid(errors: Sequence[Mapping[str, Any]], body: Any) -> ApiError:
     """The error for the first field that is wrong."""
     first = errors[0]["loc"][:1]
-    # Of the alternatives for one field, the one that fits furthest is what was meant.
+    # Of the alternatives for one field, the one that fits best is what was meant.
     same = [error for error in errors if error["loc"][:1] == first]
-    error = max(same, key=lambda one: len(one["loc"]))
+    error = max(same, key=_fitness)
     param = _written(error, body)[:MAX_SHOWN] or None
     said = str(error["msg"]).removeprefix("Value error, ")
     return bad_request(sentence(said if param is None else f"{param}: {said}"), param)
+
+
+def _fitness(error: Mapping[str, Any]) -> tuple[bool, int]:
+    """A right type with a wrong value before a wrong type, then what went wrong further inside."""
+    return not str(error["type"]).endswith("_type"), len(error["loc"])
 
 
 def _written(error: Mapping[str, Any], body: Any) -> str:

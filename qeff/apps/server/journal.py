@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 from uuid import uuid4
 
+from qeff.apps.server.errors import ANTHROPIC_PATH
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -85,6 +87,9 @@ class RequestLog:
             return
         request_id = scope.setdefault("qeff.id", f"req_{uuid4().hex}")
         began = time.perf_counter()
+        names = [b"x-request-id"]
+        if scope["path"].startswith(ANTHROPIC_PATH):
+            names.append(b"request-id")  # where Anthropic's clients look for it
         line: dict[str, Any] = {"id": request_id}
         about.set(line)
         status = 0
@@ -94,8 +99,8 @@ class RequestLog:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [
-                    *message.get("headers", ()),
-                    (b"x-request-id", request_id.encode()),
+                    *(pair for pair in message.get("headers", ()) if pair[0] not in names),
+                    *((name, request_id.encode()) for name in names),
                 ]
             await send(message)
 

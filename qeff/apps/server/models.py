@@ -54,7 +54,6 @@ class _Slot:
     num_bytes: int = 0
     num_users: int = 0
     used_at: float = 0.0
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Models:
@@ -79,14 +78,17 @@ class Models:
             name = next(name for name in twice if twice.count(name) > 1)
             raise OptionValueError(f"two models are called {name!r}", "name one: --model NAME=PATH")
         self._limit = memory_limit
+        self._opening = asyncio.Lock()  # one at a time: the room that one makes is not another's
         self._journal = journal or Journal()
         self.default = entries[0].name
 
     def check(self) -> None:
         """Refuse a limit that one model alone would exceed."""
+        if self._limit is None:
+            return
         for slot in self._slots.values():
             own = num_bytes(Container.open(slot.entry.path), slot.entry.setup.cache_tokens)
-            if self._limit is not None and own > self._limit:
+            if own > self._limit:
                 raise OptionValueError(
                     f"{slot.entry.name} needs {own} bytes of memory, and the limit is"
                     f" {self._limit}",
@@ -149,7 +151,7 @@ class Models:
         return slot
 
     async def _open(self, slot: _Slot) -> None:
-        async with slot.lock:
+        async with self._opening:
             if slot.served is not None:
                 if not slot.served.is_broken:
                     return
@@ -158,9 +160,12 @@ class Models:
             container = await asyncio.to_thread(Container.open, slot.entry.path)
             slot.num_bytes = num_bytes(container, slot.entry.setup.cache_tokens)
             await self._make_room(slot)
-            log.info("opening %s", slot.entry.name)
+            began = time.monotonic()
+            self._journal.write("opening", model=slot.entry.name)
             slot.served = await asyncio.to_thread(_open_served, slot, container, self._journal)
             slot.used_at = time.monotonic()
+            seconds = round(slot.used_at - began, 3)
+            self._journal.write("opened", model=slot.entry.name, seconds=seconds)
 
     async def _make_room(self, wanted: _Slot) -> None:
         if self._limit is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -93,13 +93,13 @@ async def prompt_of(served: Served, question: Question) -> list[int]:
         messages = question.messages
         if not served.text.knows_tools:
             messages, tools = in_words(messages, tools), []
-        ids = served.chat_ids(
+        return served.chat_ids(
             messages,
             tools=tools or None,
             template_args=question.template_args,
             add_generation_prompt=question.add_generation_prompt,
+            beginning=question.beginning,
         )
-        return ids + served.encode(question.beginning, add_special_tokens=False)
 
     if LONG_TEXT <= question.size < LARGE:
         return await asyncio.to_thread(render)
@@ -110,10 +110,7 @@ async def asked_of(served: Served, question: Question, config: ServerConfig) -> 
     """The request to the engine; refuses what does not fit the context."""
     ids = await prompt_of(served, question)
     served.check_prompt(ids, "messages")
-    params = question.params
-    served.check_params(params)
-    room = served.room(len(ids), params.max_tokens, config.max_tokens)
-    params = replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
+    served.check_params(question.params)
     is_of_tools = question.tool_use.use is Use.REQUIRED or question.fit.constraint is None
     source = "tools" if is_of_tools else question.fit.field
     try:
@@ -122,7 +119,7 @@ async def asked_of(served: Served, question: Question, config: ServerConfig) -> 
         raise from_qeff(error, source) from None
     return Asked(
         prompt=tuple(ids),
-        params=params,
+        params=served.fitted(question.params, len(ids), config.max_tokens),
         constraint=constraint,
         constraint_field=source,
         splits=True,

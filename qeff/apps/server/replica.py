@@ -9,6 +9,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ class Replica(Server):
         self._others = others
         self._lifeline = lifeline
         self._telling: asyncio.Server | None = None
+        self._is_orphan = False
         state.siblings = self._ask_others
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -59,9 +61,14 @@ class Replica(Server):
         if self._telling is not None:
             self._telling.close()
         await super().shutdown(sockets=sockets)
+        if self._is_orphan:  # nobody else is left to clear up; the last one takes the folder away
+            self._place.unlink(missing_ok=True)
+            with suppress(OSError):
+                self._place.parent.rmdir()
 
     def _on_parent_gone(self) -> None:
         asyncio.get_running_loop().remove_reader(self._lifeline)
+        self._is_orphan = True
         if not self._state.admission.is_draining:
             self.drain()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from qeff.apps.server.config import ServerConfig
-from qeff.apps.server.models import Entry
+from qeff.apps.server.models import Entry, Models
 from qeff.apps.server.replica import Replica
 from qeff.apps.server.run import BACKLOG, bind, listen, make_state, raise_file_limit, url_at
 from qeff.apps.server.run import run as run_one
@@ -38,9 +38,11 @@ def run(config: ServerConfig, find: Callable[[], tuple[list[Entry], int]], say: 
         if config.replicas == 1:
             return run_one(make_state(config, entries, num_sequences), listener, say)
         host, port = listener.getsockname()[:2]
+    own = share(config, port)
+    Models(entries, own.memory_limit).check()
     with bind(host, port, is_shared=True), TemporaryDirectory(prefix="qeff-") as folder:
         threads = threads_each([len(os.sched_getaffinity(0))], config.replicas)
-        plan = Plan(share(config, port), with_threads(entries, threads), num_sequences, folder)
+        plan = Plan(own, with_threads(entries, threads), num_sequences, folder)
         plan_say = f"serving {entries[0].name} at {url_at(host, port)}"
         return Parent(plan, lambda: say(f"{plan_say} by {config.replicas} processes")).run()
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
+import math
 import resource
 import signal
 import socket
@@ -19,6 +21,7 @@ import uvicorn
 from qeff.apps.server.access import check_address, read_keys
 from qeff.apps.server.admission import Admission
 from qeff.apps.server.config import ServerConfig
+from qeff.apps.server.connection import Connection
 from qeff.apps.server.entrance import Entrance
 from qeff.apps.server.journal import Journal
 from qeff.apps.server.models import Entry, Models
@@ -82,8 +85,7 @@ def url_at(host: str, port: int) -> str:
 
 def run(state: State, listener: socket.socket, say: Callable[[str], None]) -> int:
     """Serve until told to stop; ``say`` gets the line that tells where."""
-    if state.config.memory_limit is not None:
-        state.models.check()
+    state.models.check()
     raise_file_limit()
     server = Server(state, lambda: say(f"serving {state.models.default} at {url_of(listener)}"))
     return server.run_at(listener)
@@ -120,16 +122,16 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 Entrance(state),
-                http="httptools",
+                http=Connection,
                 loop="uvloop",
                 lifespan="on",  # what goes wrong at the start ends the server
                 ws="none",
                 log_config=None,
-                log_level="warning",
+                log_level="error",  # what others send that is no HTTP is no news
                 access_log=False,
                 server_header=False,
                 date_header=True,
-                timeout_keep_alive=int(state.config.keep_alive),
+                timeout_keep_alive=math.ceil(state.config.keep_alive),
                 timeout_graceful_shutdown=GRACE_S,
             )
         )
@@ -170,6 +172,7 @@ class Server(uvicorn.Server):
     def drain(self) -> None:
         """Let nothing in any more, and end when what runs is done."""
         if self._state.admission.is_draining:
+            logging.getLogger("uvicorn.error").disabled = True  # it would tell of what is cut off
             self.should_exit = self.force_exit = True
             return
         shut(self._state)

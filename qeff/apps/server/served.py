@@ -133,17 +133,21 @@ class Served:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_args: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
+        beginning: str = "",
     ) -> list[int]:
-        """Token ids of a conversation; blocks: long ones are for another thread."""
-        contents = [message.get("content") for message in messages]
-        self.check_length(_num_characters(contents), "messages")
-        self.check_length(_num_characters(tools), "tools")
-        return self.text.encode_chat(
+        """Token ids of a conversation and of the answer's beginning; blocks: see ``encode_soon``.
+
+        What no context could hold is refused before it is tokenised.
+        """
+        rendered = self.text.render_chat(
             messages,
             tools=tools,
             variables=template_args,
             add_generation_prompt=add_generation_prompt,
         )
+        self.check_length(len(rendered) + len(beginning), "messages")
+        ids = self.encode(rendered, add_special_tokens=False)
+        return ids + self.encode(beginning, add_special_tokens=False)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text; blocks: see ``encode_soon`` for the event loop."""
@@ -218,10 +222,14 @@ class Served:
                     name,
                 )
 
-    def room(self, num_prompt_tokens: int, wanted: int | None, most: int | None = None) -> int:
-        """How many tokens an output gets of those that are wanted; None wants all there are."""
+    def fitted(
+        self, params: SamplingParams, num_prompt_tokens: int, most: int | None = None
+    ) -> SamplingParams:
+        """The settings with as many tokens of those wanted as there is room for."""
         room = max(1, self.ctx_len - num_prompt_tokens)
-        return min(room, *(number for number in (wanted, most) if number is not None), room)
+        for number in (params.max_tokens, most):
+            room = room if number is None else min(room, number)
+        return replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
 
     # ---- answers -------------------------------------------------------------------------------
 
@@ -363,15 +371,6 @@ def _progress(delta: Delta, splitters: _Splitters | None) -> Progress:
         if finish == "stop" and splitters is not None and splitters.has_calls(delta.index):
             finish = "tool_calls"
     return Progress(delta.index, delta.text, pieces, choices, delta.result, finish)
-
-
-def _num_characters(value: Any) -> int:
-    """How long all texts in a value are together."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, Mapping):
-        return sum(map(_num_characters, value.values()))
-    return sum(map(_num_characters, value)) if isinstance(value, list | tuple) else 0
 
 
 def _is_best_of(request: Request) -> bool:

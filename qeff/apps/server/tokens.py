@@ -12,9 +12,13 @@ from starlette.responses import JSONResponse, Response
 from qeff.apps.server.body import size_of
 from qeff.apps.server.errors import bad_request
 from qeff.apps.server.large import beside
+from qeff.apps.server.openai.chat_shapes import JsonObject, Messages, Tools
+from qeff.apps.server.openai.conversation import template_messages, template_tools
 from qeff.apps.server.openai.sampling_fields import Body, TokenId
+from qeff.apps.server.question import Question, prompt_of
 from qeff.apps.server.routing import Router
 from qeff.apps.server.state import serving
+from qeff.generate import SamplingParams
 
 router = Router("tokens")
 MAX_TOKENS = 1_000_000
@@ -28,8 +32,9 @@ class TokenizeRequest(Body):
     model: str | None = None
     prompt: Words | None = None
     content: Words | None = None  # llama.cpp's name of prompt
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
-    tools: list[dict[str, Any]] | None = None
+    messages: Messages | None = None
+    tools: Tools | None = None
+    chat_template_kwargs: JsonObject | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
     return_token_strs: bool = False
@@ -54,12 +59,7 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     """The token ids of a text or of a conversation."""
     async with serving(request).models.use(body.model) as served:
         if body.messages is not None:
-            ids = await asyncio.to_thread(
-                served.chat_ids,
-                body.messages,
-                tools=body.tools,
-                add_generation_prompt=body.add_generation_prompt,
-            )
+            ids = await prompt_of(served, await _question(body.messages, body, request))
         else:
             text = body.prompt if body.prompt is not None else body.content or ""
             ids = await served.encode_soon(text, add_special_tokens=body.add_special_tokens)
@@ -67,6 +67,19 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
         if body.return_token_strs:
             answer["token_strs"] = [served.token_text(token) for token in ids]
         return await beside(size_of(request.scope), JSONResponse, answer)
+
+
+async def _question(messages: Messages, body: TokenizeRequest, request: Request) -> Question:
+    """The conversation as the chat route would ask it, so that its tokens are the same."""
+    size = size_of(request.scope)
+    return Question(
+        messages=await beside(size, template_messages, messages),
+        params=SamplingParams(),
+        tools=template_tools(body.tools or ()),
+        template_args=body.chat_template_kwargs or {},
+        add_generation_prompt=body.add_generation_prompt,
+        size=size,
+    )
 
 
 @router.post("/detokenize", DetokenizeRequest)

@@ -99,6 +99,7 @@ class ToolMessage(Body):
 Message = Annotated[
     SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")
 ]
+Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
 
 
 class Function(Body):
@@ -115,6 +116,9 @@ class Tool(Body):
 
     type: Literal["function"]
     function: Function
+
+
+Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS)]
 
 
 class NamedFunction(Body):
@@ -216,14 +220,14 @@ class ChatRequest(SamplingFields, StructuredFields):
     """The body of POST /v1/chat/completions."""
 
     model: str | None = None
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+    messages: Messages
     max_tokens: Annotated[int, Field(ge=1, le=MAX_WHOLE)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_WHOLE)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Tools | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None

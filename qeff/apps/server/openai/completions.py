@@ -105,10 +105,9 @@ async def _asked(
     else:
         ids = prompt
     served.check_prompt(ids, "prompt")
-    wanted = MAX_TOKENS if body.max_tokens is None else max(body.max_tokens, 1)
     params = sampling_params(
         body,
-        max_tokens=served.room(len(ids), wanted, config.max_tokens),
+        max_tokens=MAX_TOKENS if body.max_tokens is None else max(body.max_tokens, 1),
         best_of=body.best_of,
         logprobs=body.logprobs,
         prompt_logprobs=body.logprobs if body.echo else None,
@@ -117,7 +116,7 @@ async def _asked(
     fit = fit_of(body)
     return Asked(
         prompt=tuple(ids),
-        params=params,
+        params=served.fitted(params, len(ids), config.max_tokens),
         constraint=fit.constraint,
         constraint_field=fit.field,
         priority=body.priority or 0,

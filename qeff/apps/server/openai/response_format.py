@@ -18,7 +18,7 @@ from qeff.apps.server.openai.chat_shapes import (
     ResponseFormat,
     StructuredFields,
 )
-from qeff.core.errors import QeffError
+from qeff.core.errors import QeffError, RequestError
 from qeff.generate import Constraint
 from qeff.generate.constraint import ConstraintKind
 
@@ -91,9 +91,9 @@ def _schema(value: str | dict[str, Any]) -> Constraint:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise bad_request(f"The JSON schema is no JSON: {error}.", "guided_json") from None
+            raise RequestError(f"the JSON schema is no JSON: {error}") from None
         if not isinstance(value, dict | bool):
-            raise bad_request("The JSON schema is no JSON object.", "guided_json")
+            raise RequestError("the JSON schema is no JSON object")
     return Constraint.json_schema(value)
 
 

@@ -7,6 +7,7 @@ HTTP.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import Any
 from uuid import uuid4
 
@@ -148,7 +149,7 @@ class ResponseAnswer:
         if kind == "message":
             part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         item["content"] = [part]
-        yield self._part_event("response.content_part.added", part=dict(part))
+        yield self._part_event("response.content_part.added", part=deepcopy(part))  # it will grow
 
     def _grow(self, text: str, logprobs: list[dict[str, Any]]) -> Event:
         item = self._items[-1]

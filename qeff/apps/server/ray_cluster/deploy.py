@@ -51,9 +51,7 @@ def run(config: ServerConfig, find: Callable[[], tuple[list[Entry], int]], say: 
         entries, num_sequences = find()
         host, port = listener.getsockname()[:2]
     gc.enable()
-    own = share(config, port)
-    if own.memory_limit is not None:
-        Models(entries, own.memory_limit).check()
+    Models(entries, share(config, port).memory_limit).check()
     keys = tuple(read_keys(config.api_key, config.api_key_file))  # other machines lack the file
     config = replace(config, host=host, port=port, api_key=keys, api_key_file=None)
     with cluster() as is_our_own, Stop() as stop, started(config, is_our_own):
