@@ -7,6 +7,7 @@ checkpoint are compiled from there, so that the folder says which checkpoint it 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +23,21 @@ from qeff.apps.pipeline import (
 )
 from qeff.apps.staging import draft_folder, publish
 from qeff.compile.artifacts import graph_folder
+from qeff.container.writer import check_replaceable
+from qeff.core.atomic_folder import place_of
 from qeff.core.errors import SourceError, UsageError
 from qeff.core.options import CompileOptions, ExportOptions
 from qeff.core.progress import Progress, log, silent
-from qeff.sources import Location, locate
+from qeff.sources import Location, locate, locate_dummy
+from qeff.sources.location import RANDOM
 from qeff.sources.speculator import with_heads
 
 if TYPE_CHECKING:
     from qeff.export.artifact import Graph
 
 RECORD = "source.json"
+INFO_FILE = "graph.json"
+_SUFFIXES = (".onnx", ".data", ".safetensors", ".gguf")  # the graph, its floats, linked weights
 _HINT = "write it with qeff export"
 
 
@@ -41,7 +47,7 @@ def export_onnx(
     """The ONNX file of a model, found or made; ``out`` keeps it outside the cache."""
     location = located(ref, progress)
     cached = graph_folder(location.name, location.content_hash(), options, build_version())
-    folder = out.absolute() if out else cached.with_name(f"onnx-{cached.name.rsplit('-', 1)[1]}")
+    folder = place_of(out) if out else cached.with_name(f"onnx-{cached.name.rsplit('-', 1)[1]}")
     record = _record(location, options)
     if _has_export(folder, record):
         log.info("the graph is there: %s", folder)
@@ -81,11 +87,11 @@ def compile_onnx(
     provenance = provenance_of(location, export_options)
     if has_container(target, options, provenance):
         return target
+    check_replaceable(target)
 
     from qeff.apps.probe import make_probe
     from qeff.compile.compiler import compile_graph
     from qeff.export.artifact import Graph
-    from qeff.sources.location import RANDOM
 
     source = opened(location)
     graph, text_files = Graph.load(folder, source.tensors), source.text_files()
@@ -118,7 +124,8 @@ def _write(graph: Graph, folder: Path, record: dict[str, Any], progress: Progres
 
 def _has_export(folder: Path, record: dict[str, Any]) -> bool:
     try:
-        return bool(json.loads((folder / RECORD).read_text()) == record)
+        is_same = json.loads((folder / RECORD).read_text()) == record
+        return bool(is_same and (folder / str(record["file"])).is_file())
     except (OSError, ValueError):
         return False
 
@@ -130,12 +137,13 @@ def _check_replaceable(folder: Path) -> None:
     except FileNotFoundError:
         return
     except NotADirectoryError:
-        names = [folder.name]
+        names = [folder.name] if folder.exists() else []  # or a folder above it is a file
+    hint = "name another folder, or remove this one"
     if names and RECORD not in names:
-        raise UsageError(
-            f"{folder} exists and is not an exported graph",
-            "name another folder, or remove this one",
-        )
+        raise UsageError(f"{folder} exists and is not an exported graph", hint)
+    for name in names:
+        if name not in (RECORD, INFO_FILE) and Path(name).suffix not in _SUFFIXES:
+            raise UsageError(f"{folder} holds {name}, which is no part of an exported graph", hint)
 
 
 def _read_record(folder: Path, path: Path) -> dict[str, Any]:
@@ -143,22 +151,26 @@ def _read_record(folder: Path, path: Path) -> dict[str, Any]:
         raise SourceError(f"there is no graph at {path}", _HINT)
     try:
         record = json.loads((folder / RECORD).read_text())
-        if not {"source", "export", "path"} <= set(record):
-            raise ValueError(f"{RECORD} lacks entries")
-    except (OSError, ValueError, TypeError) as error:
+        ExportOptions(**record["export"])
+        texts = [record["path"], *(record["source"][name] for name in ("name", "kind", "sha256"))]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"{RECORD} has an entry of another type")
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise SourceError(f"{path} is not a graph that qeff export wrote", _HINT) from error
     return dict(record)
 
 
 def _checkpoint_of(record: dict[str, Any], path: Path, location: Location | None) -> Location:
-    """The checkpoint that a graph was made of, which must be unchanged."""
-    found = location or locate(
-        Path(record["path"]), trust_remote_code=record["export"]["trust_remote_code"]
-    )
+    """The checkpoint that a graph was made of, which must be unchanged, under the same name."""
+    source, trusted = record["source"], record["export"]["trust_remote_code"]
+    found = location
+    if found is None:
+        find = locate_dummy if source["kind"] == RANDOM else locate
+        found = find(Path(record["path"]), trust_remote_code=trusted)
     if record.get("has_heads"):
         found = with_heads(found)
-    if found.content_hash() != record["source"]["sha256"]:
+    if found.content_hash() != source["sha256"]:
         raise SourceError(
             f"{found.path} is not the checkpoint that {path} was exported from", "export again"
         )
-    return found
+    return replace(found, name=source["name"])

@@ -46,7 +46,10 @@ def build(
 
     from qeff.apps.probe import make_probe
     from qeff.compile.compiler import compile_graph
+    from qeff.container.writer import check_replaceable
     from qeff.sources.location import RANDOM
+
+    check_replaceable(folder)  # before the long work, not after it
 
     source = opened(location)
     graph = graph_of(source, location, export_options, progress)

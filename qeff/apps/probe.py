@@ -48,25 +48,35 @@ def make_probe(
 
     ``is_calibrated`` False leaves the calibration out, for weights that mean nothing.
     """
-    tokens, name = _tokens(text_files, spec.vocab_size, TEXT, "a page of English", MAX_TOKENS)
-    calibration = _calibration(text_files, spec, options) if is_calibrated else None
-    return Probe(tokens[: options.ctx_len], name, run_sequence, calibration)
+    text = _open_text(text_files)
+    tokens, name = _tokens(text, spec.vocab_size, TEXT, "a page of English", MAX_TOKENS)
+    calibration = _calibration(text, spec, options) if is_calibrated else None
+    longest = min(options.ctx_len, spec.max_positions or options.ctx_len)
+    return Probe(tokens[:longest], name, run_sequence, calibration)
 
 
-def _calibration(
-    text_files: Mapping[str, bytes], spec: ModelSpec, options: CompileOptions
-) -> Calibration:
+def _open_text(text_files: Mapping[str, bytes]) -> Text | None:
+    if "tokenizer.json" not in text_files:
+        return None
+    try:
+        return Text(text_files)
+    except QeffError as error:
+        log.warning("the container is tried on random tokens: %s", error.what)
+        return None
+
+
+def _calibration(text: Text | None, spec: ModelSpec, options: CompileOptions) -> Calibration:
     """Sequences of equal length, each with the beginning of text where the tokenizer has one."""
     file = options.calibration_file
-    text = files("qeff.apps").joinpath("calibration.txt").read_text("utf-8")
+    words = files("qeff.apps").joinpath("calibration.txt").read_text("utf-8")
     name = "pages of many kinds"
     if file is not None:
         assert file.path is not None, "a file that is to be read has a path"
-        text, name = _read(file.path), f"a text of the user's, sha256 {file.sha256[:16]}"
-    tokens, name = _tokens(text_files, spec.vocab_size, text, name, CALIBRATION_TOKENS)
+        words, name = _read(file.path), f"a text of the user's, sha256 {file.sha256[:16]}"
+    tokens, name = _tokens(text, spec.vocab_size, words, name, CALIBRATION_TOKENS)
     length = min(CALIBRATION_LEN, spec.max_positions or CALIBRATION_LEN, len(tokens))
     sequences = tokens[: len(tokens) // length * length].reshape(-1, length).copy()
-    if "tokenizer.json" in text_files and _begins_with(text_files, int(tokens[0])):
+    if text is not None and text.encode("")[:1] == [tokens[0]]:
         sequences[:, 0] = tokens[0]
     return Calibration(sequences, name)
 
@@ -81,14 +91,6 @@ def _read(path: Path) -> str:
     if not text.strip():
         raise OptionValueError(f"{path} holds no text", "a few pages are enough")
     return text
-
-
-def _begins_with(text_files: Mapping[str, bytes], token: int) -> bool:
-    """Whether the tokenizer puts this token before every text."""
-    try:
-        return Text(text_files).encode("")[:1] == [token]
-    except QeffError:
-        return False
 
 
 def run_sequence(folder: Path, tokens: np.ndarray) -> np.ndarray:
@@ -114,15 +116,11 @@ def run_sequence(folder: Path, tokens: np.ndarray) -> np.ndarray:
 
 
 def _tokens(
-    text_files: Mapping[str, bytes], vocab_size: int, text: str, name: str, count: int
+    text: Text | None, vocab_size: int, words: str, name: str, count: int
 ) -> tuple[np.ndarray, str]:
-    """The first tokens of a text and its name, or random ones."""
-    if "tokenizer.json" in text_files:
-        try:
-            ids = np.asarray(Text(text_files).encode(text), np.int64)[:count]
-        except QeffError as error:
-            log.warning("the container is tried on random tokens: %s", error.what)
-            ids = np.empty(0, np.int64)
+    """The first tokens of some words and their name, or random ones."""
+    if text is not None:
+        ids = np.asarray(text.encode(words), np.int64)[:count]
         if len(ids) and ids.max() < vocab_size:
             return ids, name
     draws = np.random.default_rng(count)

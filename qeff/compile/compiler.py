@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qeff.compile.lowering import SectionWriter, find_lowering
+from qeff.compile.positions import warn_of_missing_positions
 from qeff.compile.quality import Probe, measure
 from qeff.compile.specialize import specialise, vendor_files
 from qeff.container.format import CERTIFICATE, encode_json
@@ -40,6 +41,7 @@ def compile_graph(
     With a ``probe`` coarse matrices are rounded for the activations of its calibration text, and
     the certificate says how far the container's logits are from the graph's.
     """
+    warn_of_missing_positions(graph, options)
     # 1. What the target makes of the graph: files, and promises of weights.
     progress(Event("lower", unit="stage"))
     section = SectionWriter(None if probe is None else probe.calibration)

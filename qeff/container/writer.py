@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +23,7 @@ from qeff.container import verified
 from qeff.container.format import (
     CERTIFICATE,
     CHUNK_BYTES,
+    KIND,
     MANIFEST,
     SPECIALIZATIONS,
     WEIGHTS,
@@ -29,21 +32,26 @@ from qeff.container.format import (
 from qeff.container.manifest import FileEntry, Manifest
 from qeff.container.reader import MEMO_BYTES, Container
 from qeff.container.weights import ArrayStream, Layout, WeightGroup, lay_out
-from qeff.core.atomic_folder import claim, disk_errors, put_in_place, release
+from qeff.core.atomic_folder import claim, disk_errors, place_of, put_in_place, release
 from qeff.core.errors import ContainerError, UsageError
 from qeff.core.progress import Event, Progress, silent
 
 _OURS = (MANIFEST, CERTIFICATE, SPECIALIZATIONS)
+# Other projects have a manifest.json too: beside one that is damaged, only these are replaced.
+_MEMBER = re.compile(
+    r"(manifest|certificate|specializations|mdp_ts_\d+|tokenizer|tokenizer_config|generation_config)"
+    r"\.json|custom_io\.yaml|chat_template\.jinja|weights\.safetensors|program\.\w+"
+)
 
 
 class ContainerWriter:
     """Files in, a folder out; a context manager that leaves nothing without ``commit``."""
 
     def __init__(self, out: Path) -> None:
-        self.out = out.absolute()
+        self.out = place_of(out)
         self._files: dict[str, FileEntry] = {}
         with disk_errors(self.out):
-            _check_replaceable(self.out)
+            check_replaceable(self.out)
             self._folder, self._lock = claim(self.out)
 
     def __enter__(self) -> ContainerWriter:
@@ -151,24 +159,35 @@ class _Sink:
         self.num_bytes += len(data)
 
 
-def _check_replaceable(out: Path) -> None:
+def check_replaceable(out: Path) -> None:
     """What is there must be nothing, or a container, sound or damaged; else it is left alone."""
     try:
         items = list(out.iterdir())
     except FileNotFoundError:
         return
     except NotADirectoryError:
-        items = [out]
-    is_ours = any(item.name in _OURS for item in items) and not any(item.is_dir() for item in items)
-    if items and not is_ours:
-        raise UsageError(
-            f"{out} exists and is not a container", "name another folder, or remove this one"
-        )
+        items = [out] if out.exists() else []  # or a folder above it is a file
+    hint = "name another folder, or remove this one"
+    if items and not any(item.name in _OURS for item in items):
+        raise UsageError(f"{out} exists and is not a container", hint)
+    known = _listed(out)
+    for item in items:
+        if item.is_dir() or not (item.name in known or _MEMBER.fullmatch(item.name)):
+            raise UsageError(f"{out} holds {item.name}, which is no part of a container", hint)
+
+
+def _listed(out: Path) -> Collection[str]:
+    """The files that a container's manifest names; none where it is damaged or not ours."""
+    try:
+        data = json.loads((out / MANIFEST).read_bytes())
+        return list(data["files"]) if data["kind"] == KIND else ()
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return ()
 
 
 def _is_kept(folder: Path, out: Path) -> bool:
     """Whether an equal sound container is there already."""
-    _check_replaceable(out)
+    check_replaceable(out)
     try:
         if (out / MANIFEST).read_bytes() != (folder / MANIFEST).read_bytes():
             return False

@@ -23,6 +23,11 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 
+def place_of(out: Path) -> Path:
+    """Where a folder is to appear: a symbolic link stays, and what it points to is meant."""
+    return out.resolve() if out.is_symlink() else out.absolute()
+
+
 def claim(out: Path) -> tuple[Path, int]:
     """A locked hidden folder beside ``out``, and its lock; the dead ones there are swept away."""
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -6,8 +6,11 @@ not repeated here.
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
+
+from qeff.core.errors import OptionValueError
 
 VARIABLES = {
     "QEFF_HOME": "cache root; default $XDG_CACHE_HOME/qeff_cache, else ~/.cache/qeff_cache",
@@ -31,7 +34,17 @@ def cache_root() -> Path:
 
 def hub_timeout_seconds() -> float:
     """How long an unreachable hub may take to be noticed."""
-    return float(os.environ.get("QEFF_HUB_TIMEOUT") or 5.0)
+    text = os.environ.get("QEFF_HUB_TIMEOUT") or "5"
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise OptionValueError(
+            f"QEFF_HUB_TIMEOUT is {text!r}, which is no number of seconds",
+            "set it to 5, or unset it",
+        )
+    return seconds
 
 
 def hub_is_offline() -> bool:

@@ -99,12 +99,11 @@ class CompileOptions:
                 "exclude each other",
                 "leave batch_size out when batching is continuous",
             )
-        if self.kv_cache_batch_size is not None and self.kv_cache_batch_size < (
-            self.full_batch_size or 1
-        ):
+        if self.kv_cache_batch_size is not None and self.kv_cache_batch_size < self.max_batch:
+            name = "batch_size" if self.full_batch_size is None else "full_batch_size"
             raise OptionValueError(
                 f"kv_cache_batch_size {self.kv_cache_batch_size} is smaller than "
-                f"full_batch_size {self.full_batch_size or 1}",
+                f"{name} {self.max_batch}",
                 "every running sequence needs a cache slot of its own",
             )
         if self.prefill_seq_len > self.ctx_len:

@@ -6,6 +6,7 @@ takes the tensors again from an opened checkpoint. Imports no torch.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,7 @@ from qeff.export.tensors import CheckpointTensor
 
 MODEL_FILE = "graph.onnx"
 INFO_FILE = "graph.json"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Graph:
             ir.save(self.model, folder / MODEL_FILE)
         info = {
             "version": VERSION,
+            "sha256": hashlib.sha256((folder / MODEL_FILE).read_bytes()).hexdigest(),
             "spec": self.spec.to_json(),
             "options": asdict(self.options),
             "certificate": dict(self.certificate),
@@ -66,8 +68,15 @@ class Graph:
         """Read a saved graph and take its weights from a checkpoint's tensors."""
         try:
             info = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
+            if info["version"] != VERSION:
+                raise ValueError(f"it has the version {info['version']!r}, not {VERSION}")
+            # The library that reads the model believes every byte of it.
+            if hashlib.sha256((folder / MODEL_FILE).read_bytes()).hexdigest() != info["sha256"]:
+                raise ValueError(f"{MODEL_FILE} was changed after it was written")
             model = ir.load(folder / MODEL_FILE)
             known = {name: (kind, tuple(shape)) for name, (kind, shape) in info["tensors"].items()}
+            spec, options = ModelSpec.from_json(info["spec"]), ExportOptions(**info["options"])
+            certificate = info["certificate"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SourceError(f"{folder} holds no graph: {error}", "export again") from error
         for name, value in model.graph.initializers.items():
@@ -79,12 +88,7 @@ class Graph:
                     f"the checkpoint has no tensor {name} as the graph needs it", "export again"
                 )
             value.const_value = CheckpointTensor(tensor)
-        return cls(
-            model,
-            ModelSpec.from_json(info["spec"]),
-            ExportOptions(**info["options"]),
-            info["certificate"],
-        )
+        return cls(model, spec, options, certificate)
 
     def describe(self) -> dict[str, Any]:
         """What ``inspect`` prints: sizes, ops, signature, certificate."""

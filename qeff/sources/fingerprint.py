@@ -5,6 +5,7 @@ A second look at an unchanged checkpoint costs a stat per file. Knows files, not
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -113,4 +114,9 @@ def _remember(path: Path, fresh: Mapping[str, tuple[list[int], str]]) -> None:
         os.replace(file.name, path)
     except OSError as error:
         # The memo only saves time; a cache that cannot be written must not stop the work.
-        log.warning("hashes could not be remembered in %s: %s", path, error.strerror)
+        _warn_once(path, error.strerror)
+
+
+@functools.cache
+def _warn_once(path: Path, reason: str) -> None:
+    log.warning("hashes could not be remembered in %s: %s", path, reason)

@@ -29,7 +29,7 @@ def read_text_files(folder: Path, trust_remote_code: bool) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     settings = _read_settings(folder)
     if (folder / TOKENIZER).is_file():
-        files[TOKENIZER] = (folder / TOKENIZER).read_bytes()
+        files[TOKENIZER] = _read_json_bytes(folder / TOKENIZER)
     elif _has_old_tokenizer(folder, settings):
         converted = _convert(folder, trust_remote_code)
         files[TOKENIZER] = converted.pop(TOKENIZER)
@@ -40,8 +40,14 @@ def read_text_files(folder: Path, trust_remote_code: bool) -> dict[str, bytes]:
     if template is not None:
         files[CHAT_TEMPLATE] = template.encode()
     if (folder / GENERATION_CONFIG).is_file():
-        files[GENERATION_CONFIG] = (folder / GENERATION_CONFIG).read_bytes()
+        files[GENERATION_CONFIG] = _read_json_bytes(folder / GENERATION_CONFIG)
     return files
+
+
+def _read_json_bytes(path: Path) -> bytes:
+    """A file as it is, which must hold a JSON object."""
+    read_json_object(path, _HINT)
+    return path.read_bytes()
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:
@@ -75,7 +81,10 @@ def _convert(folder: Path, trust_remote_code: bool) -> dict[str, bytes]:
 def _read_template(folder: Path, settings: dict[str, Any]) -> str | None:
     """The chat template: a file of its own, an older JSON file, or a tokenizer setting."""
     if (folder / CHAT_TEMPLATE).is_file():
-        return (folder / CHAT_TEMPLATE).read_text("utf-8")
+        try:
+            return (folder / CHAT_TEMPLATE).read_text("utf-8")
+        except UnicodeDecodeError as error:
+            raise SourceError(f"{folder / CHAT_TEMPLATE} is not UTF-8 text", _HINT) from error
     if (folder / "chat_template.json").is_file():
         settings = read_json_object(folder / "chat_template.json", _HINT)
     return default_template(settings.get("chat_template"))

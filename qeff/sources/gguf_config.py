@@ -14,6 +14,7 @@ from typing import Any
 
 from qeff.core.errors import SourceError, UnsupportedModel
 from qeff.sources.gguf_header import GgufHeader
+from qeff.sources.gguf_rope import read_rope_scaling
 from qeff.sources.library_border import LibraryBorder
 
 _LONG_ARRAY = 4096
@@ -47,6 +48,7 @@ def _complete(config: dict[str, Any], header: GgufHeader) -> dict[str, Any]:
         "vocab_size": header.array_lens.get(_TOKENS),
         "moe_intermediate_size": expert_len,
         "n_positions": config.get("n_ctx"),
+        "rope_scaling": read_rope_scaling(header),
     }
     return {key: value for key, value in known.items() if value is not None} | config
 

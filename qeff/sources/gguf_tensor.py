@@ -33,7 +33,8 @@ class RowsTensor:
     @property
     def location(self) -> FileRange | None:
         """Where the values are, when they are plain and unmoved."""
-        if self.order is None and FORMATS[self.format].is_plain:
+        is_one = self.order is None and len(self.parts) == 1
+        if is_one and FORMATS[self.format].is_plain:
             return self.parts[0].place
         return None
 
@@ -88,7 +89,7 @@ class ComputedTensor:
 
     def read(self) -> np.ndarray:
         """The values in float32."""
-        stored = [(part.name, _values_of(part)) for part in self.parts]
+        stored = [(part.name, values_of(part)) for part in self.parts]
         values = self.conversion.apply(stored)
         if values.shape != self.shape:
             raise SourceError(
@@ -121,5 +122,6 @@ def _rows_of(part: GgufTensorInfo) -> np.ndarray:
     return map_bytes(part.place).reshape(math.prod(part.shape[:-1]), -1)  # [rows, bytes per row]
 
 
-def _values_of(part: GgufTensorInfo) -> np.ndarray:
+def values_of(part: GgufTensorInfo) -> np.ndarray:
+    """The values of a stored tensor in float32."""
     return unpack(_rows_of(part), part.format).astype(np.float32, copy=False).reshape(part.shape)

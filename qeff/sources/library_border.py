@@ -35,4 +35,7 @@ class LibraryBorder:
         if not isinstance(error, Exception) or isinstance(error, (QeffError, MemoryError)):
             return
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise self.error(f"{self.what}: {lines[0][:_MAX_CHARS]}", self.hint) from error
+        said = lines[0]
+        if said.endswith(":") and len(lines) > 1:  # a title, and the reason below it
+            said = f"{said} {lines[1].strip()}"
+        raise self.error(f"{self.what}: {said[:_MAX_CHARS]}", self.hint) from error

@@ -138,7 +138,8 @@ def locate_dummy(ref: str | Path | None, *, trust_remote_code: bool = False) -> 
             f"there is no {CONFIG} in {folder}",
             "random weights are made of a local folder's config",
         )
-    texts = sorted(path for path in folder.iterdir() if path.suffix in _TEXT_SUFFIXES)
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    texts = (path for path in files if path.suffix in _TEXT_SUFFIXES)
     kept = tuple(path for path in texts if path.name != WEIGHTS_INDEX)
     name = f"{folder.resolve().name}-random"
     return Location(name, RANDOM, folder, kept, trust_remote_code)

@@ -23,16 +23,23 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from qeff.core.errors import SourceError, UnsupportedModel, nearest
 from qeff.sources import Source
+from qeff.sources.library_border import LibraryBorder
 from qeff.sources.speculator import KEY as HEADS
 from qeff.transform.attention import NAME
 from qeff.transform.families import register_family
+
+CONFIG_HINT = "check the names and sizes in config.json"
 
 
 def read_config(source: Source, *, trust_remote_code: bool) -> PreTrainedConfig:
     """The checkpoint's config as transformers understands it."""
     data = copy.deepcopy(dict(source.config))
+    border = LibraryBorder(
+        SourceError, f"the config of {source.name} is not one that transformers takes", CONFIG_HINT
+    )
     if "auto_map" in data and trust_remote_code and source.folder is not None:
-        return AutoConfig.from_pretrained(source.folder, trust_remote_code=True)
+        with border:
+            return AutoConfig.from_pretrained(source.folder, trust_remote_code=True)
     model_type = data.get("model_type")
     if isinstance(model_type, str):
         register_family(model_type)
@@ -44,9 +51,10 @@ def read_config(source: Source, *, trust_remote_code: bool) -> PreTrainedConfig:
         raise SourceError(f"config has the unknown model type {model_type!r}", hint)
     data.pop("quantization_config", None)  # the source already speaks plain tensors
     data.pop(HEADS, None)  # they are attached to the model when it is there
-    # JSON has no infinity: transformers writes such a number as an object.
-    data = PreTrainedConfig._decode_special_floats(data)
-    config = CONFIG_MAPPING[model_type].from_dict(data)
+    with border:
+        # JSON has no infinity: transformers writes such a number as an object.
+        data = PreTrainedConfig._decode_special_floats(data)
+        config = CONFIG_MAPPING[model_type].from_dict(data)
     config.dtype = torch.float32
     return config
 
@@ -94,23 +102,24 @@ class _EmptyOnMeta(TorchFunctionMode):
 
 def build_model(config: PreTrainedConfig, *, trust_remote_code: bool = False) -> nn.Module:
     """The model in float32 with storage-free parameters; inside the attention hooks only."""
-    failures = []
     make: Any = AutoModelForCausalLM.from_config
     has_class = type(config) in AutoModelForCausalLM._model_mapping
     inner: Any = None if has_class else _class_of_part(config)
     known = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
     if inner is not None:
         make, known = inner._from_config, {"dtype": torch.float32}
-    for attention in _attention_ways(config, trust_remote_code):
+    border = LibraryBorder(UnsupportedModel, f"{config.model_type} cannot be built", CONFIG_HINT)
+    ways = _attention_ways(config, trust_remote_code)
+    for attention in ways:
         try:
-            with _EmptyOnMeta(), torch.no_grad():
+            with border, _EmptyOnMeta(), torch.no_grad():
                 model = make(copy.deepcopy(config), attn_implementation=attention, **known)
-        # A model may refuse a way by its name.
-        except (ValueError, ImportError, KeyError) as error:
-            failures.append(str(error).splitlines()[0])
+        except UnsupportedModel:  # a model may refuse a way by its name
+            if attention == ways[-1]:
+                raise
             continue
-        return _fake_parameters(model.eval())
-    raise UnsupportedModel(f"{config.model_type} cannot be built: {failures[-1]}")
+        break
+    return _fake_parameters(model.eval())
 
 
 def _attention_ways(config: PreTrainedConfig, trust_remote_code: bool) -> list[str]:

@@ -28,6 +28,12 @@ def check_layers(model: nn.Module, config: PreTrainedConfig) -> None:
                 "which keeps a state other than keys and values",
                 "recurrent, state-space and convolution layers cannot be exported yet",
             )
+    if any(getattr(module, "rope_type", None) == "dynamic" for module in model.modules()):
+        raise UnsupportedModel(
+            f"{config.model_type} has rotary embeddings of the type 'dynamic', whose frequencies "
+            "change with the length of a text",
+            "for texts within max_position_embeddings set rope_type to 'default' in config.json",
+        )
 
 
 def check_direction(directions: set[str], name: str) -> None:

@@ -36,7 +36,7 @@ from qeff.transform.kinds import check_direction, check_layers
 from qeff.transform.positions import num_positions
 from qeff.transform.reference import reference
 from qeff.transform.trace import CallForm, Decoder, Trace
-from qeff.transform.weights import weight_map
+from qeff.transform.weights import check_plain, weight_map
 
 # What torch raises when a model without values is asked for one.
 BY_VALUE = (
@@ -51,6 +51,7 @@ POSITION_NAMES = (
 
 def prepare(source: Source, options: ExportOptions) -> Prepared:
     """Make a checkpoint ready to be traced; no tensor is read."""
+    check_plain(source)
     config = read_config(source, trust_remote_code=options.trust_remote_code)
     trace = Trace()
     # 1. The model, its attention bound to ours by name.

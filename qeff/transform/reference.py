@@ -1,8 +1,8 @@
 """Somebody independent to compare an export with: the original model, run eagerly by transformers.
 
 A small checkpoint is loaded by transformers itself, so that names and conversions are its own; a
-large one, or one that transformers cannot load here, is stood for by a twin: the same architecture
-shrunken, with random weights, saved and opened like any checkpoint.
+large one, or one without files, is stood for by a twin: the same architecture shrunken, with random
+weights, saved and opened like any checkpoint.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
+from qeff.core.errors import SourceError
 from qeff.core.options import ExportOptions
 from qeff.sources import Source, locate, open_source
+from qeff.sources.library_border import LibraryBorder
 from qeff.sources.speculator import KEY as HEADS
 from qeff.sources.speculator import with_heads, write_heads
 from qeff.transform.artifact import Prepared
@@ -141,4 +143,6 @@ def _load(source: Source, options: ExportOptions) -> Any:
         # Without it transformers walks through the file's whole vocabulary once more.
         known["config"] = read_config(source, trust_remote_code=options.trust_remote_code)
     assert folder is not None, "only a source with files is loaded"
-    return AutoModelForCausalLM.from_pretrained(folder, **known).eval()
+    hint = "the original model is needed to check the export; mend the checkpoint's files"
+    with LibraryBorder(SourceError, f"transformers cannot load {source.name}", hint):
+        return AutoModelForCausalLM.from_pretrained(folder, **known).eval()

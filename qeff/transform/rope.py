@@ -232,6 +232,8 @@ def _longrope_forward(module: Any) -> Callable[..., tuple[Tensor, Tensor]]:
 
         long, _ = ROPE_INIT_FUNCTIONS["longrope"](module.config, "cpu", seq_len=limit + 1)
     short = module.original_inv_freq
+    if torch.equal(short, long):
+        return raw
 
     def forward(self: Any, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         tables = []

@@ -21,13 +21,35 @@ from transformers.core_model_loading import (
     rename_source_key,
 )
 
-from qeff.core.errors import SourceError
+from qeff.core.errors import SourceError, UnsupportedModel
 from qeff.core.tensor import LazyTensor
+from qeff.sources import Source
 from qeff.transform.conversions import Recorder
 from qeff.transform.expression import Expression, Leaf, leaves
 
 # Tables that old checkpoints carry and models compute themselves.
 IGNORED = re.compile(r"(rotary_emb\.|\.)inv_freq$|\.(masked_bias|attn\.bias|attention\.bias)$")
+
+FLOATS = {"f64", "f32", "f16", "bf16"}
+
+
+def check_plain(source: Source) -> None:
+    """Raise for weights that mean something only together with the scales that lie beside them."""
+    if source.folder is None:
+        return  # blocks of GGUF hold their scales, and random weights are floats
+    told = source.config.get("quantization_config")
+    parts = [name.rpartition(".") for name in source.tensors]
+    scaled = {owner for owner, _, name in parts if "scale" in name}
+    for name, tensor in source.tensors.items():
+        if tensor.format in FLOATS or IGNORED.search(name):
+            continue
+        if told or name.rpartition(".")[0] in scaled:
+            method = told.get("quant_method") if isinstance(told, Mapping) else None
+            raise UnsupportedModel(
+                f"{source.name} is quantised{f' by {method}' if method else ''}: "
+                f"{name} has its scales in tensors of their own",
+                "take the checkpoint that it was made from, or a GGUF file of the model",
+            )
 
 
 def weight_map(

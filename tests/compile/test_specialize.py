@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from qeff.compile.specialize import specialise, vendor_files
+from qeff.core.errors import OptionValueError
 from qeff.core.options import CompileOptions
 from qeff.core.spec import CacheLayer, ModelSpec
 
@@ -17,6 +18,12 @@ SPEC = ModelSpec("m", "A", "a", 8, 2, 1, None, (CacheLayer(0, 2, 4, 4), CacheLay
 def symbols(**options) -> list[tuple[str, dict[str, str]]]:
     raw = vendor_files(SPEC, CompileOptions(**options))["specializations.json"]
     return [(item["name"], item["symbols"]) for item in json.loads(raw)["specializations"]]
+
+
+@pytest.mark.parametrize("name", ["batch_size", "full_batch_size"])
+def test_every_sequence_needs_a_slot(name: str) -> None:
+    with pytest.raises(OptionValueError, match=f"smaller than {name} 4"):
+        CompileOptions(kv_cache_batch_size=2, **{name: 4})  # type: ignore[arg-type]
 
 
 def test_plain() -> None:

@@ -89,6 +89,37 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "c" / "thesis.txt").read_text() == "years"
     with pytest.raises(UsageError, match="not a container"):
         write(tmp_path / "c" / "thesis.txt")
+    with pytest.raises(ResourceError, match="cannot write"):
+        write(tmp_path / "c" / "thesis.txt" / "below")
+
+
+@pytest.mark.parametrize("manifest", ['{"name": "a page", "icons": []}', "{", "[]"])
+def test_a_manifest_of_somebody_else_is_left_alone(tmp_path: Path, manifest: str) -> None:
+    folder = tmp_path / "c"
+    folder.mkdir()
+    (folder / "manifest.json").write_text(manifest)
+    (folder / "index.html").write_text("years")
+    with pytest.raises(UsageError, match=r"index\.html, which is no part of a container"):
+        write(folder)
+    assert (folder / "index.html").read_text() == "years"
+
+
+def test_a_link_stays_and_what_it_points_to_is_written(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "c").symlink_to(tmp_path / "disk")
+    for seed in (0, 1):
+        write(tmp_path / "c", seed=seed)
+        assert (tmp_path / "c").is_symlink() and Container.open(tmp_path / "disk")
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["c", "disk"]
+
+
+def test_what_was_put_into_a_container_keeps_it_from_being_replaced(tmp_path: Path) -> None:
+    out = write(tmp_path / "c")
+    (out / "notes.txt").write_text("years")
+    Container.open(out)  # files that are not listed may lie there
+    with pytest.raises(UsageError, match=r"notes\.txt"):
+        write(out)
+    assert (out / "notes.txt").read_text() == "years"
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])

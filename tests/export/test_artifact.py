@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ import onnx
 import pytest
 import torch
 from safetensors.numpy import load_file
+from safetensors.torch import load_file as load_torch_file
+from safetensors.torch import save_file as save_torch_file
 from transformers import AutoConfig
 
 from qeff.core.errors import ParityError, SourceError
@@ -90,6 +93,29 @@ def test_loading_needs_the_same_tensors(graph: Graph, checkpoint: Path, tmp_path
         Graph.load(tmp_path / "nothing", tensors)
 
 
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("graph.onnx", lambda data: data[: len(data) // 2]),
+        ("graph.onnx", lambda data: b""),  # a model without nodes, for who reads it
+        ("graph.onnx", lambda data: data.replace(b"MatMul", b"MatMux", 1)),
+        ("graph.json", lambda data: data[:50]),
+        ("graph.json", lambda data: b"[]"),
+        ("graph.json", lambda data: data.replace(b"vocab_size", b"vocab_sise")),
+        ("graph.json", lambda data: data.replace(b"trust_remote_code", b"trust")),
+    ],
+)
+def test_damage_is_seen_before_the_graph_is_used(
+    file: str, damage, graph: Graph, checkpoint: Path, tmp_path: Path
+) -> None:
+    graph.save(tmp_path)
+    before = (tmp_path / file).read_bytes()
+    (tmp_path / file).write_bytes(damage(before))
+    assert (tmp_path / file).read_bytes() != before
+    with pytest.raises(SourceError, match="holds no graph"):
+        Graph.load(tmp_path, open_source(checkpoint).tensors)
+
+
 def test_standalone_links_the_weights(graph: Graph, checkpoint: Path, tmp_path: Path) -> None:
     materialize(graph, tmp_path)
     linked = tmp_path / "model.safetensors"
@@ -138,6 +164,15 @@ def test_an_export_that_differs_fails(checkpoint: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(EagerReference, "logits", wrong)
     with pytest.raises(ParityError, match=r"off by 0\.01"):
         export(prepare(open_source(checkpoint), ExportOptions()))
+
+
+def test_weights_that_are_no_numbers(checkpoint: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(checkpoint, tmp_path / "tiny")
+    weights = load_torch_file(folder / "model.safetensors")
+    weights["model.norm.weight"][3] = torch.nan
+    save_torch_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(SourceError, match="no finite numbers"):
+        export(prepare(open_source(folder), ExportOptions()))
 
 
 def test_a_large_model_is_stood_for_by_a_twin(

@@ -6,6 +6,7 @@ are written here on their own, so that reading them back is checked against the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +52,17 @@ def make_model(model_type: str) -> Any:
     return model.eval()
 
 
-def write_gguf(path: Path, model: Any, kind: str = "F32") -> Path:
-    """The model as a GGUF file whose matrices have one quantisation type."""
+def write_gguf(
+    path: Path, model: Any, kind: str = "F32", more: Callable[[gguf.GGUFWriter], None] | None = None
+) -> Path:
+    """The model as a GGUF file whose matrices have one quantisation type; ``more`` adds to it."""
     config = model.config
     architecture = ARCHITECTURES[config.model_type]
     writer = gguf.GGUFWriter(path, architecture)
     _add_sizes(writer, architecture, config)
     add_vocabulary(writer)
+    if more is not None:
+        more(writer)
     names = gguf.get_tensor_name_map(
         gguf.MODEL_ARCH[architecture.upper()], config.num_hidden_layers
     )

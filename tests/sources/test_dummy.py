@@ -141,6 +141,12 @@ def test_what_cannot_be_made_is_told(folder: Path, tmp_path: Path) -> None:
             open_source(locate_dummy(folder)).tensors  # noqa: B018
 
 
+def test_only_files_count(folder: Path) -> None:
+    before = locate_dummy(folder).content_hash()
+    (folder / "runs.json").mkdir()
+    assert locate_dummy(folder).content_hash() == before
+
+
 def test_a_container_says_that_its_weights_are_random(folder: Path, capsys) -> None:
     words = ["--model-name", str(folder), "--load-format", "dummy", "--target", "ort"]
     assert main(["compile", *words, "--ctx-len", "16"]) == 0

@@ -10,6 +10,7 @@ import pytest
 from gguf_models import make_model, write_gguf
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoTokenizer
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from qeff.core.formats import FORMATS
 from qeff.core.tensor import RowReader
@@ -110,6 +111,87 @@ def test_config_is_what_transformers_makes(tmp_path, models, model_type):
     left_out = {"gpt2": {"n_positions": 128}, "qwen3_moe": {"moe_intermediate_size": 32}}
     assert ours == theirs | left_out.get(model_type, {})
     assert ours["vocab_size"] == 300
+
+
+def rope_divisors(kind: str, **settings) -> np.ndarray:
+    """What a converter writes for a scaling: plain frequencies over scaled ones."""
+    config = make_model("llama").config
+    plain, _ = _frequencies("default", config, {"rope_theta": 10000.0})
+    scaled, _ = _frequencies(kind, config, {"rope_theta": 10000.0, **settings})
+    return (plain / scaled).numpy()
+
+
+def _frequencies(kind, config, settings):
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    config = type(config).from_dict({**config.to_dict(), "rope_parameters": None})
+    config.rope_parameters = {"rope_type": kind, **settings}
+    made = LlamaRotaryEmbedding(config)
+    return made.inv_freq, made.attention_scaling
+
+
+LLAMA3 = {
+    "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+
+
+def test_divisors_of_rotary_frequencies(tmp_path, models):
+    """As Llama 3's files have them: without them every position but the first is turned wrongly."""
+    divisors = rope_divisors("llama3", **LLAMA3)
+    assert divisors.max() == 8.0 and divisors.min() == 1.0
+
+    def add(writer):
+        writer.add_tensor("rope_freqs.weight", divisors.astype(np.float32))
+
+    source = open_source(write_gguf(tmp_path / "m.gguf", models("llama"), more=add))
+    config = AutoConfig.for_model(**source.config)
+    expected, _ = _frequencies("llama3", config, {"rope_theta": 10000.0, **LLAMA3})
+    for length in (None, 10, 1000):  # of any length
+        made, attention = ROPE_INIT_FUNCTIONS["longrope"](config, "cpu", seq_len=length)
+        np.testing.assert_allclose(made, expected, rtol=1e-6)
+        assert attention == 1.0
+    assert "rope_freqs.weight" not in source.tensors
+    divisors[4:] = 1e30
+    again = open_source(write_gguf(tmp_path / "n.gguf", models("llama"), more=add))
+    assert "rope_scaling" not in again.config
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("linear", {"rope_type": "linear", "factor": 4.0}),
+        ("yarn", {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}),
+        ("none", {"rope_type": "default"}),
+    ],
+)
+def test_scaling_of_rotary_frequencies_in_metadata(tmp_path, models, kind, expected):
+    def add(writer):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
+        writer.add_rope_scaling_factor(4.0)
+        writer.add_rope_scaling_orig_ctx_len(32)
+
+    source = open_source(write_gguf(tmp_path / "m.gguf", models("llama"), more=add))
+    found = AutoConfig.for_model(**source.config).rope_parameters
+    assert {name: found[name] for name in expected} == expected
+    assert found["rope_theta"] == 10000.0
+
+
+def test_short_and_long_divisors(tmp_path, models):
+    def add(writer):
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
+        writer.add_rope_scaling_orig_ctx_len(32)
+        writer.add_rope_scaling_attn_factors(1.25)
+        writer.add_tensor("rope_factors_short.weight", np.full(8, 2, np.float32))
+        writer.add_tensor("rope_factors_long.weight", np.full(8, 4, np.float32))
+
+    source = open_source(write_gguf(tmp_path / "m.gguf", models("llama"), more=add))
+    config = AutoConfig.for_model(**source.config)
+    plain, _ = _frequencies("default", config, {"rope_theta": 10000.0})
+    for length, divisor in ((32, 2), (33, 4)):
+        made, attention = ROPE_INIT_FUNCTIONS["longrope"](config, "cpu", seq_len=length)
+        np.testing.assert_allclose(made, plain / divisor)
+        assert attention == 1.25
 
 
 def test_text(tmp_path, models):

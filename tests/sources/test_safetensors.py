@@ -206,6 +206,23 @@ def test_text_files(make_folder):
     assert source.text_files()["chat_template.jinja"] == b"other"
 
 
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("tokenizer.json", b"\xff\xff"),
+        ("generation_config.json", b"[]"),
+        ("generation_config.json", b"{"),
+        ("chat_template.jinja", b"\xff\xfe{{"),
+    ],
+)
+def test_broken_text_files(make_folder, name, data):
+    folder = make_folder(TENSORS)
+    (folder / name).write_bytes(data)
+    with pytest.raises(SourceError, match=name) as caught:
+        open_source(folder).text_files()
+    assert "again" in caught.value.hint
+
+
 def test_named_chat_templates_give_the_default(make_folder):
     folder = make_folder(TENSORS)
     named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoConfig
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from qeff.core.errors import SourceError, UnsupportedModel
 from qeff.core.options import ExportOptions
+from qeff.sources import open_source
 from qeff.transform import prepare
 
 SMALL = {
@@ -95,3 +98,51 @@ def test_a_model_that_looks_ahead_is_told_how_to_decode() -> None:
     with pytest.raises(UnsupportedModel, match="both directions") as caught:
         prepare(source("roberta", **sizes), ExportOptions())  # type: ignore[arg-type]
     assert "is_decoder" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_attention_heads": "4"}, "expected int, got str"),
+        ({"num_attention_heads": 3}, "not a multiple"),
+        ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}, "factor"),
+        ({"hidden_act": "no-such-function"}, "no-such-function"),
+        ({"vocab_size": -5}, "cannot be built"),
+    ],
+)
+def test_a_config_that_transformers_refuses(settings: dict[str, Any], message: str) -> None:
+    config = {"model_type": "llama", **SMALL, **settings}
+    with pytest.raises((SourceError, UnsupportedModel), match=message) as caught:
+        prepare(Headers(config), ExportOptions())  # type: ignore[arg-type]
+    assert "config.json" in str(caught.value.hint)
+
+
+def test_frequencies_that_follow_the_length() -> None:
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    config = {"model_type": "llama", **SMALL, "rope_parameters": rope}
+    with pytest.raises(UnsupportedModel, match="'dynamic'"):
+        prepare(Headers(config), ExportOptions())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scales", "settings"),
+    [
+        # Names and shapes fit, so that without a look at the scales nothing would be amiss.
+        (torch.float8_e4m3fn, "weight_scale_inv", {"quant_method": "fp8"}),
+        (torch.float8_e4m3fn, "weight_scale", None),  # said in a file of its own
+        (torch.int8, "SCB", {"quant_method": "bitsandbytes"}),
+    ],
+)
+def test_weights_with_scales_beside_them(
+    dtype: torch.dtype, scales: str, settings: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    config = AutoConfig.for_model("llama", **SMALL)
+    weights = AutoModelForCausalLM.from_config(config).state_dict()
+    for name in [name for name in weights if name.endswith("_proj.weight")]:
+        weights[name] = weights[name].to(dtype)
+        weights[f"{name.removesuffix('weight')}{scales}"] = torch.ones(1)
+    save_file(weights, tmp_path / "model.safetensors")
+    written = config.to_dict() | ({"quantization_config": settings} if settings else {})
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    with pytest.raises(UnsupportedModel, match=r"is quantised.*proj\.weight has its scales"):
+        prepare(open_source(tmp_path), ExportOptions())
