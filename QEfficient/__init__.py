@@ -16,8 +16,21 @@ __all__ = ["CloudAI100ExecInfo", "PerfMetrics", "QEFFAutoModelForCausalLM", "__v
 
 __version__ = qeff.__version__
 
+# What QEfficient has besides, and what to use here instead.
+ELSEWHERE = {
+    "QEFFAutoModel": "embedding models are not run",
+    "QEFFAutoModelForImageTextToText": "models of images are not run",
+    "QEFFAutoModelForSpeechSeq2Seq": "models of speech are not run",
+    "QEffAutoLoraModelForCausalLM": "merge an adapter into its model, and take the merged folder",
+    "QEffAutoPeftModelForCausalLM": "merge an adapter into its model, and take the merged folder",
+    "QEFFCommonLoader": "use QEFFAutoModelForCausalLM",
+}
+
 
 def __getattr__(name: str) -> Any:
+    if name in ELSEWHERE:
+        # ``from QEfficient import`` shows the words of an ImportError only.
+        raise ImportError(f"QEfficient.{name} is not part of qeff: {ELSEWHERE[name]}")
     if name not in __all__:
         raise AttributeError(
             f"QEfficient.{name} is not offered by qeff {__version__}; offered: {', '.join(__all__)}"

@@ -17,4 +17,7 @@ DEFAULTS = ("--prompt-len", "32", "--ctx-len", "128")
 def run(command: str, argv: Sequence[str] | None, defaults: Sequence[str] = ()) -> int:
     """Run a command of ``qeff``; options that are given come after the defaults and win."""
     words = sys.argv[1:] if argv is None else argv
-    return qeff_main([command, *defaults, *words])
+    code = qeff_main([command, *defaults, *words])
+    if defaults and {"-h", "--help"} & set(words):
+        sys.stdout.write(f"\nHere the defaults are QEfficient's: {' '.join(defaults)}.\n")
+    return code

@@ -14,6 +14,7 @@ import numpy as np
 
 from qeff.apps.pipeline import Ref, opened
 from qeff.apps.staging import draft_folder, publish
+from qeff.core.atomic_folder import place_of
 from qeff.core.errors import OptionValueError, UnsupportedModel
 from qeff.core.options import CompileOptions, ExportOptions
 from qeff.core.progress import Event, Progress, silent
@@ -36,7 +37,7 @@ def replicate_kv_heads(
 ) -> Path:
     """Write the checkpoint with each head of keys and values ``repeat`` times to ``out``."""
     location = ref if isinstance(ref, Location) else locate(ref, progress=progress)
-    folder = Path(out).absolute()
+    folder = place_of(Path(out))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OptionValueError(f"{folder} is there already", "name a folder that is not")
     source = opened(location)

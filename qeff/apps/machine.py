@@ -146,7 +146,7 @@ def cache() -> dict[str, Any]:
         "files": len(sizes),
         "containers": len(list(root.glob("*/qpc-*/manifest.json"))),
         "free_bytes": shutil.disk_usage(place).free,
-        "can_write": os.access(place, os.W_OK),
+        "can_write": place.is_dir() and os.access(place, os.W_OK),
     }
 
 

@@ -111,20 +111,28 @@ def choose_target(asked: str | None, vendor: Mapping[str, Any]) -> str:
     )
 
 
-def card_note(asked: str | None, target: str, meant: Mapping[str, Any]) -> str | None:
-    """One line that says why a command meant for the card runs on the cpu; None when it is not."""
+def card_note(
+    asked: str | None, target: str, meant: Mapping[str, Any], *, in_python: bool = False
+) -> str | None:
+    """One line that says why what is meant for the card runs on the cpu; None when it is not.
+
+    Options are named as a command line has them, or as Python's parameters.
+    """
     if asked is not None or not for_card(meant) or target in _NEEDS:
         return None
     wanted = _meant_by(meant)
     why = missing(wanted) or f"this release has no target {wanted}"
-    names = ", ".join("--" + name.replace("_", "-") for name in for_card(meant))
-    return f"running on cpu (target {target}): {why}; {names} only matter to {wanted}"
+    names = list(for_card(meant))
+    if not in_python:  # where the QNN SDK's configuration is the value of --enable-qnn
+        names = ["--" + name.replace("_", "-") for name in names if name != "qnn_config"]
+    matter = "matters" if len(names) == 1 else "matter"
+    return f"running on cpu (target {target}): {why}; {', '.join(names)} only {matter} to {wanted}"
 
 
 def target_options(asked: str | None, vendor: Mapping[str, Any]) -> dict[str, Any]:
     """``target`` and ``vendor`` of the compile options; a warning says when it is not the card."""
     target = choose_target(asked, vendor)
-    if note := card_note(asked, target, vendor):
+    if note := card_note(asked, target, vendor, in_python=True):
         log.warning(note)
     return {"target": target, "vendor": for_target(target, vendor)}
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +19,7 @@ from qeff.apps.cli.bench import lines, sizes
 from qeff.apps.cli.main import main
 from qeff.apps.pipeline import build
 from qeff.container import Container
+from qeff.container.format import WEIGHTS
 from qeff.core.errors import OptionValueError, QeffError, ResourceError
 from qeff.core.options import CompileOptions, ExportOptions
 from qeff.generate import Engine, SamplingParams
@@ -58,15 +61,29 @@ def test_a_container_is_taken_as_it_is(tiny, cache, capsys) -> None:
     assert main(["bench", str(path), *SMALL, "--batch-sizes", "1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["container"] == str(path) and found["precision"]["linear"] == "int8"
-    assert main(["bench", str(path), *SMALL]) == 1  # the default asks for a batch of 8
-    assert "larger than the 1 sequences" in capsys.readouterr().err
+    assert main(["bench", str(path), *SMALL, "--json"]) == 0  # of the usual batches, what it runs
+    assert list(json.loads(capsys.readouterr().out)["batch_decode_tok_s"]) == ["1"]
+    assert main(["bench", str(path), *SMALL, "--batch-sizes", "1,8"]) == 2
+    assert "the container runs a batch of 1, 8 are wanted" in capsys.readouterr().err
+    for words in (["--precision", "int4"], ["--mxfp6"], ["--calibration", "none"]):
+        assert main(["bench", str(path), *SMALL, *words]) == 2
+        assert "is decided when a container is compiled" in capsys.readouterr().err
     assert main(["bench", str(path), "--prompt-len", "65"]) == 2
     assert "holds 64 tokens" in capsys.readouterr().err
 
 
+def test_warming_up_stays_within_the_context(tiny, cache) -> None:
+    """A plan that fills the context to its last token leaves no room for more steps."""
+    opened = container(tiny)
+    for what in ("single", "batch"):
+        job = {"what": what, "container": str(opened.path), "threads": 1, "batch_size": 1}
+        job |= {"prompt_len": 8, "short_len": 62, "generation_len": 2, "rounds": 1}
+        assert worker.JOBS[what](job)
+
+
 def test_mistakes_are_told_before_any_work(capsys) -> None:
     assert main(["bench", "a", "--model-name", "b"]) == 2
-    assert "named twice" in capsys.readouterr().err
+    assert "a and --model-name b both name a model" in capsys.readouterr().err
     assert main(["bench", "--batch-sizes", "1,x"]) == 2
     assert "not a whole number" in capsys.readouterr().err
     assert sizes("8, 1,8") == (1, 8)
@@ -134,10 +151,11 @@ def test_memory_is_of_the_process_itself() -> None:
     assert more.all() and worker.peak_rss_bytes() > before + (32 << 20)
 
 
-def test_errors_of_the_process_reach_the_user(tiny, cache, monkeypatch) -> None:
-    opened = container(tiny)
-    with pytest.raises(QeffError, match="larger than the 1 sequences"):
-        measure._in_process(opened, Plan(short_len=4), {"what": "batch", "batch_size": 2})
+def test_errors_of_the_process_reach_the_user(tiny, cache, tmp_path, monkeypatch) -> None:
+    opened = Container.open(shutil.copytree(container(tiny).path, tmp_path / "copy"))
+    (opened.path / "manifest.json").unlink()
+    with pytest.raises(QeffError, match="is not a container"):
+        measure._in_process(opened, Plan(), {"what": "load"})
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(ResourceError, match="ended early"):
         measure._in_process(opened, Plan(), {"what": "load"})
@@ -181,6 +199,19 @@ def test_only_chosen_experts_count(tmp_path, cache) -> None:
     stored = sum(opened.weight(name).nbytes for name in opened.weight_names)
     experts = 8 * 3 * 32 * 64 * 4
     assert traffic.decode_bytes(opened) == stored - 128 * 32 * 4 - experts * 6 // 8
+
+
+def test_weights_that_no_file_holds_count(tiny, tmp_path, cache) -> None:
+    from qeff.sources import locate_dummy
+
+    (tmp_path / "config.json").write_bytes((tiny / "config.json").read_bytes())
+    chosen = CompileOptions(target="cuda", ctx_len=64, precision="int8")
+    opened = Container.open(build(locate_dummy(tmp_path), ExportOptions(), chosen))
+    values = json.loads(opened.read_bytes("program.json"))["values"]
+    sizes = [math.prod(shape) for _, kind, shape, _ in values if kind == "weight" and shape[1:]]
+    drawn = sum(sizes) // 32 * 34  # 32 codes and their scale
+    assert drawn > 10 * opened.manifest.files[WEIGHTS].size
+    assert traffic.weights_bytes(opened) == opened.manifest.files[WEIGHTS].size + drawn
 
 
 def test_limits_are_measured_natively_where_they_can_be(monkeypatch) -> None:

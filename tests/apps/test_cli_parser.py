@@ -8,7 +8,15 @@ import pytest
 
 from qeff.apps.cli.main import commands, load, main
 from qeff.apps.terminal.flags import compile_options
-from qeff.apps.terminal.parser import Parser, dashed, device_group, override, positive, truth
+from qeff.apps.terminal.parser import (
+    ELSEWHERE,
+    Parser,
+    dashed,
+    device_group,
+    override,
+    positive,
+    truth,
+)
 from qeff.apps.terminal.sampling import bias
 from qeff.core.errors import UsageError
 
@@ -140,6 +148,74 @@ def test_help_of_every_command(capsys) -> None:
         assert name in overview
         assert main([name, "--help"]) == 0
         assert f"usage: qeff {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("width", [80, 90])
+def test_pages_fit_the_terminal(width: int, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for words in (["--help"], ["infer", "--help"], ["serve", "--help"], ["bench", "serve", "-h"]):
+        assert main(words) == 0
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= width, words
+
+
+def test_help_is_a_word_too(capsys) -> None:
+    for words in (["infer"], ["bench", "serve"]):
+        assert main([*words, "--help"]) == 0
+        asked = capsys.readouterr().out
+        assert main(["help", *words]) == 0
+        assert capsys.readouterr().out == asked
+
+
+@pytest.mark.parametrize(
+    ("command", "context", "batch"),
+    [
+        ("infer", "default 1024", "batching on"),
+        ("serve", "default 4096, or the model's", "default 32"),
+        ("batch", "default 4096, or the model's", "default 32"),
+        ("eval", "default 512, or what the container", "batching on"),
+    ],
+)
+def test_defaults_in_the_help_are_the_commands_own(command: str, context: str, batch: str) -> None:
+    options = parser_of(command)._option_string_actions
+    assert context in str(options["--ctx-len"].help)
+    assert str(options["--full-batch-size"].help).endswith(batch)
+
+
+def test_usage_names_what_stands_without_an_option() -> None:
+    for command in commands():
+        parser = parser_of(command)
+        for action in parser._get_positional_actions():
+            assert str(action.metavar) in parser.format_usage(), command
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["infer", "-m", "x.gguf"], "here it is --model-name"),
+        (["infer", "-n", "8"], "here it is --generation-len"),
+        (["infer", "-ngl", "12"], "here it is --target cuda"),
+        (["infer", "--max_seq_len", "128"], "here it is --ctx-len"),
+        (["infer", "--compile_only"], "here it is qeff compile"),
+        (["export", "--precision", "int4"], "it is an option of qeff compile"),
+        (["execute", "--ctx-len", "8"], "it is an option of qeff compile"),
+        (["inspect", "-m", "x"], "qeff inspect --help lists the options"),
+        (["infer", "some/model"], "a model is named by --model-name"),
+        (["inspect", "one", "two"], "a value with spaces stands in quotes"),
+        (["-v", "infer"], "options stand after the command"),
+        (["--verson"], "options stand after the command"),
+    ],
+)
+def test_words_of_other_programs_are_answered(words: list[str], hint: str, capsys) -> None:
+    assert main(words) == 2
+    assert f"hint: {hint}" in capsys.readouterr().err
+
+
+def test_every_name_from_elsewhere_leads_somewhere() -> None:
+    options = {name for command in commands() for name in parser_of(command)._option_string_actions}
+    for name, here in ELSEWHERE.items():
+        words = here.split()
+        assert name not in parser_of("infer")._option_string_actions
+        assert words[0] in options or (words[0] == "qeff" and words[1] in commands()), name
 
 
 def test_version(capsys) -> None:

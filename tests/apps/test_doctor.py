@@ -94,3 +94,19 @@ def test_a_dead_hub_is_noticed_within_seconds(monkeypatch: pytest.MonkeyPatch) -
         answer = machine._ask(f"http://127.0.0.1:{silent.getsockname()[1]}/")
     assert answer == {"reachable": False, "why": "timed out"}
     assert time.monotonic() - began < 5
+
+
+def test_a_cache_that_is_a_file_cannot_be_written(monkeypatch, tmp_path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("QEFF_HOME", str(tmp_path / "file"))
+    assert not machine.cache()["can_write"]
+    monkeypatch.setenv("QEFF_HOME", str(tmp_path / "folder"))
+    assert machine.cache()["can_write"]
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf"])
+def test_a_time_that_is_none_is_the_users_mistake(text: str, monkeypatch, capsys) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setenv("QEFF_HUB_TIMEOUT", text)
+    assert main(["doctor"]) == 2
+    assert f"QEFF_HUB_TIMEOUT is '{text}', which is no number" in capsys.readouterr().err

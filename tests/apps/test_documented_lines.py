@@ -145,6 +145,41 @@ def test_an_explicit_target_needs_no_excuse() -> None:
     assert args.screen.notes == []
 
 
+def test_the_note_speaks_as_the_user_does(caplog) -> None:
+    from qeff.apps import vendor
+
+    args = parse("infer", INFER["qnn config"])
+    flags.compile_options(args)
+    assert args.screen.notes[0].endswith("--enable-qnn, --device-group only matter to qnn")
+    args = parse("infer", "--model_name gpt2 --num_cores 16")
+    flags.compile_options(args)
+    assert args.screen.notes[0].endswith("--num-cores only matters to qaic")
+    vendor.target_options(None, {"num_cores": 14, "enable_qnn": True, "qnn_config": "x"})
+    assert "; num_cores, enable_qnn, qnn_config only matter to qnn" in caplog.text
+
+
+def test_the_alias_tells_its_own_defaults(capsys) -> None:
+    from QEfficient.cloud.export import main as export
+    from QEfficient.cloud.infer import main as infer
+
+    assert infer(["--help"]) == 0
+    assert capsys.readouterr().out.endswith("QEfficient's: --prompt-len 32 --ctx-len 128.\n")
+    assert export(["--help"]) == 0
+    assert "QEfficient's" not in capsys.readouterr().out
+
+
+def test_what_is_not_offered_says_so(capsys) -> None:
+    import QEfficient
+
+    for name in QEfficient.ELSEWHERE:
+        with pytest.raises(ImportError, match=f"{name} is not part of qeff: "):
+            exec(f"from QEfficient import {name}")
+    assert not hasattr(QEfficient, "nonsense")
+    finetune = importlib.import_module("QEfficient.cloud.finetune")
+    assert finetune.main(["--device", "qaic:0", "--use-peft"]) == 2
+    assert "error: qeff trains no models\n\nhint: " in capsys.readouterr().err
+
+
 def test_export_takes_a_word_for_mxint8() -> None:
     for word, value in (("True", True), ("false", False)):
         args = parse("export", f"--model_name gpt2 --mxint8_kv_cache {word}")

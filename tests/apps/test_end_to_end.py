@@ -126,6 +126,9 @@ def test_export_compile_execute_inspect(tiny, cache, expected, capsys, tmp_path)
         assert main(["execute", "--qpc-path", str(path), *answer]) == 0
         report = json.loads(capsys.readouterr().out)
         assert report["results"][0]["token_ids"] == expected[PROMPT]
+    assert main(["infer", "--model-name", str(qpc), *answer]) == 2
+    said = capsys.readouterr().err
+    assert "is a container, not a model" in said and "qeff execute --qpc-path" in said
     for path, what in ((tiny, "checkpoint"), (graph, "graph"), (onnx, "graph"), (qpc, "container")):
         assert main(["inspect", str(path), "--json", "--verify"]) == 0
         found = json.loads(capsys.readouterr().out)
@@ -222,13 +225,15 @@ def test_a_damaged_container_in_the_cache_is_made_again(
     assert "made again" in err
 
 
-def test_a_damaged_graph_in_the_cache_is_made_again(tiny, empty_cache, capsys) -> None:
+@pytest.mark.parametrize("name", ["graph.json", "graph.onnx"])
+def test_a_damaged_graph_in_the_cache_is_made_again(name, tiny, empty_cache, capsys) -> None:
     assert main(["export", "--model-name", str(tiny)]) == 0
-    (info,) = empty_cache.glob("tiny-llama/tiny-llama-*/graph.json")
-    info.write_text("{")
+    (file,) = empty_cache.glob(f"tiny-llama/tiny-llama-*/{name}")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:1000])
     assert main(infer(tiny, "--prompt", PROMPT)) == 0
     assert "made again" in capsys.readouterr().err
-    assert json.loads(info.read_text())["version"] == 1
+    assert file.read_bytes() == whole
 
 
 def test_two_processes_at_once(tiny, environment, tmp_path, expected) -> None:

@@ -343,6 +343,19 @@ def test_a_container_by_its_path(tiny, cache, text, capsys) -> None:
     assert sorted(found) == ["quantised", "target"] and found["target"]["kl_nats"] is None
     assert main([*words, "--model-name", str(tiny)]) == 0
     assert phases_of(capsys)["target"]["kl_nats"]["mean"] > 0
+    assert main([*words, "--phases", "target", "--precision", "int4"]) == 2
+    assert "--precision is decided when a container is compiled" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("target", ["ort", "cpu"])
+def test_overrides_leave_the_float_model_alone(tiny, cache, text, capsys, target: str) -> None:
+    words = ["eval", "kl", "--model-name", str(tiny), "--text", str(text), "--ctx-len", "32"]
+    words += ["--precision", "fp32", "--precision-override", "*=int4", "--calibration", "none"]
+    assert main([*words, "--float-target", target, "--phases", "float,target", "--json"]) == 0
+    found = phases_of(capsys)
+    assert set(found["float"]["precision"].values()) == {"fp32"}
+    assert found["target"]["precision"]["linear"] == "int4"
+    assert found["target"]["kl_nats"]["mean"] > 1e-3
 
 
 def test_a_container_of_another_model(tiny, cache, text, tmp_path, capsys) -> None:
@@ -369,7 +382,7 @@ def test_a_container_of_another_model(tiny, cache, text, tmp_path, capsys) -> No
         (["perplexty", "--text", "a"], 2, "perplexity"),
         (["kl", "--text", "a", "--phases", "target"], 2, "needs the phase float"),
         (["kl", "--text", "a", "--phases", "float,targt"], 2, "did you mean 'target'"),
-        ([], 2, "measure"),
+        ([], 2, "required: perplexity|kl"),
     ],
 )
 def test_mistakes_are_told_before_any_work(words, code: int, said: str, capsys) -> None:

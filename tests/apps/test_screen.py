@@ -8,7 +8,7 @@ import time
 import pytest
 
 from qeff.apps.terminal import screen
-from qeff.apps.terminal.screen import Screen, amount, line
+from qeff.apps.terminal.screen import Screen, amount, hanging, line
 from qeff.core.progress import Event, log
 
 
@@ -69,3 +69,14 @@ def test_warnings_of_the_library_are_shown_once(capsys) -> None:
         log.info("detail")
     log.warning("outside")
     assert capsys.readouterr().err.splitlines()[0] == "warning: careful"
+
+
+def test_lines_hang_on_a_terminal_and_are_whole_in_a_pipe(monkeypatch) -> None:
+    text = "libraries   numpy 2.4.6, tokenizers 0.23.3, onnxruntime 1.31.1, a-very-long-word-indeed"
+    assert hanging(text, 12) == text
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    shown = hanging(text, 12).splitlines()
+    assert " ".join(each.strip() for each in shown) == text
+    assert all(each.startswith(" " * 12) for each in shown[1:])
+    assert max(map(len, shown)) <= 40

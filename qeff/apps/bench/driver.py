@@ -11,7 +11,6 @@ from typing import cast
 
 import numpy as np
 
-from qeff.core.errors import OptionValueError
 from qeff.runtime.session import CHOICE, GREEDY, Batch, Overlapping, Session, Span
 
 
@@ -20,12 +19,7 @@ class Driver:
 
     def __init__(self, session: Session, num_sequences: int) -> None:
         caps = session.caps
-        if num_sequences > caps.max_sequences:
-            raise OptionValueError(
-                f"a batch of {num_sequences} is larger than the {caps.max_sequences} sequences "
-                "that the container was compiled for",
-                "compile with a larger --batch-size, or lower --batch-sizes",
-            )
+        assert num_sequences <= caps.max_sequences, "the plan was checked"
         self.session = session
         each = -(-caps.ctx_len // caps.block_len)
         self._blocks = [tuple(range(i * each, (i + 1) * each)) for i in range(num_sequences)]

@@ -43,11 +43,17 @@ class Plan:
 
 def run(container: Container, plan: Plan, *, progress: Progress = silent) -> dict[str, Any]:
     """Every figure, under the names that ``--json`` prints."""
-    if plan.ctx_len > container.manifest.options.ctx_len:
+    options = container.manifest.options
+    if plan.ctx_len > options.ctx_len:
         raise OptionValueError(
-            f"the container holds {container.manifest.options.ctx_len} tokens, "
-            f"{plan.ctx_len} are wanted",
+            f"the container holds {options.ctx_len} tokens, {plan.ctx_len} are wanted",
             "lower --prompt-len and --generation-len, or compile with a larger --ctx-len",
+        )
+    if max(plan.batch_sizes) > options.max_batch:
+        raise OptionValueError(
+            f"the container runs a batch of {options.max_batch}, "
+            f"{max(plan.batch_sizes)} are wanted",
+            "lower --batch-sizes, or compile with a larger --batch-size",
         )
     larger = [size for size in plan.batch_sizes if size > 1]
     num_loads = min(plan.rounds, MAX_LOADS)

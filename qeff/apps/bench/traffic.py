@@ -23,9 +23,10 @@ _CHOSEN = 1  # the input of such an op that names the experts of a token
 
 
 def weights_bytes(container: Container) -> int:
-    """The size of the weights file."""
+    """The size of the weights file, and of the matrices that are drawn instead of stored."""
     files = container.manifest.files
-    return files[WEIGHTS].size if WEIGHTS in files else 0
+    stored = files[WEIGHTS].size if WEIGHTS in files else 0
+    return stored + sum(_drawn_bytes(container).values())
 
 
 def decode_bytes(container: Container) -> int:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from qeff.apps.bench.limits import Limits, measure_limits
 from qeff.container import Container
 from qeff.core.errors import QeffError
 from qeff.runtime import Session, open_session
+from qeff.runtime.session import Preparing
 
 WARM_STEPS = 4
 _STATUS = Path("/proc/self/status")
@@ -53,11 +54,11 @@ def load(job: dict[str, Any]) -> dict[str, Any]:
 def single(job: dict[str, Any]) -> dict[str, Any]:
     """Prefill and decode of one sequence, the memory that took, and the machine's limits."""
     session = _open(Container.open(job["container"]), job)
-    driver = Driver(session, 1)
+    driver = _prepared(session, 1)
     long, short = (_prompts(session, 1, job[name]) for name in ("prompt_len", "short_len"))
-    for prompts in (long, short) * 2:  # a device compiles at first, and captures what comes again
+    for prompts in (long, short) * 2:  # a device captures large steps that come again
         tokens = driver.prefill(prompts)
-    driver.decode(tokens, short.shape[1], WARM_STEPS)
+    driver.decode(tokens, short.shape[1], min(WARM_STEPS, job["generation_len"]))
     found: dict[str, Any] = {"prefill_tok_s": [], "ttft_s": [], "decode_tok_s": []}
     for _ in range(job["rounds"]):
         seconds, _ = _timed(lambda: driver.prefill(long))
@@ -78,10 +79,10 @@ def batch(job: dict[str, Any]) -> dict[str, Any]:
     """Decode of several sequences together; all their tokens count."""
     session = _open(Container.open(job["container"]), job)
     size, count = job["batch_size"], job["generation_len"]
-    driver = Driver(session, size)
+    driver = _prepared(session, size)
     prompts = _prompts(session, size, job["short_len"])
     tokens = driver.prefill(prompts)
-    driver.decode(tokens, prompts.shape[1], WARM_STEPS)
+    driver.decode(tokens, prompts.shape[1], min(WARM_STEPS, count))
     rates = []
     for _ in range(job["rounds"]):
         seconds, _ = _timed(lambda: driver.decode(tokens, prompts.shape[1], count))
@@ -108,6 +109,14 @@ def _open(container: Container, job: dict[str, Any]) -> Session:
         vram_budget=job.get("vram_budget"),
         deterministic=job.get("deterministic", False),
     )
+
+
+def _prepared(session: Session, num_sequences: int) -> Driver:
+    """A session with its cache, of which no step compiles anything."""
+    driver = Driver(session, num_sequences)
+    if session.caps.prepares:
+        cast(Preparing, session).prepare()
+    return driver
 
 
 def _prompts(session: Session, count: int, length: int) -> np.ndarray:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qeff.apps.terminal.containers import named_once, refuse_compile_options
 from qeff.apps.terminal.flags import (
     add_format_flags,
     add_model_flags,
@@ -19,9 +21,8 @@ from qeff.apps.terminal.flags import (
     find_model,
 )
 from qeff.apps.terminal.parser import Parser, positive
-from qeff.apps.terminal.running import add_gpu_flags
+from qeff.apps.terminal.running import add_gpu_flags, add_threads_flag
 from qeff.apps.terminal.screen import amount
-from qeff.core.errors import OptionValueError
 
 if TYPE_CHECKING:
     from qeff.apps.bench.measure import Plan
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 HELP = "measure how fast a model runs here; bench serve: what clients of a server see"
 WORDS = {"serve": "qeff.apps.load.command"}
 
+_BATCH_SIZES = (1, 8)
 _ROUND = 64  # a context that is a multiple of this, so that near lengths share a container
 
 
@@ -59,19 +61,13 @@ def add_arguments(parser: Parser) -> None:
     group.add_argument(
         "--batch-sizes",
         type=sizes,
-        default=(1, 8),
         metavar="N,N",
-        help="sequences that decode together; 1,8",
+        help="sequences that decode together; 1,8, or 1 where a container runs fewer than 8",
     )
     group.add_argument(
         "--rounds", type=positive, default=5, metavar="N", help="measurements of each figure; 5"
     )
-    group.add_argument(
-        "--threads",
-        type=positive,
-        metavar="N",
-        help="cpu threads; default: one for each physical core",
-    )
+    add_threads_flag(group)
     add_gpu_flags(group)
     group.add_argument("--json", action="store_true", help="print one JSON object")
     add_model_flags(parser)
@@ -92,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         prompt_len=args.prompt_len,
         short_len=args.short_len,
         generation_len=args.generation_len,
-        batch_sizes=args.batch_sizes,
+        batch_sizes=args.batch_sizes or _BATCH_SIZES,
         rounds=args.rounds,
         threads=args.threads,
         vram_budget=args.vram_budget,
@@ -100,6 +96,8 @@ def run(args: argparse.Namespace) -> int:
     )
     with args.screen.progress() as progress:
         container = Container.open(find_container(args, plan, progress))
+        if args.batch_sizes is None and container.manifest.options.max_batch < max(_BATCH_SIZES):
+            plan = replace(plan, batch_sizes=_BATCH_SIZES[:1])
         found = measure.run(container, plan, progress=progress)
     print(json.dumps(found) if args.json else "\n".join(lines(found)))
     return 0
@@ -110,14 +108,11 @@ def find_container(args: argparse.Namespace, plan: Plan, progress: Progress) -> 
     from qeff.apps.container_path import resolve
     from qeff.apps.pipeline import build
 
-    if args.model is not None and args.model_name is not None:
-        raise OptionValueError("the model is named twice", "leave --model-name out")
-    args.model_name = args.model if args.model is not None else args.model_name
+    args.model_name = named_once(args)
     if args.model_name is not None and (folder := resolve(args.model_name)):
+        refuse_compile_options(args, args.model_name, but=("prompt_len",))  # which is the plan's
         return folder
-    wanted = argparse.Namespace(
-        **{**vars(args), **_shapes(plan)},
-    )
+    wanted = argparse.Namespace(**{**vars(args), **_shapes(plan)})
     return build(
         find_model(args, progress),
         export_options(wanted),

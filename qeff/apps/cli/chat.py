@@ -28,6 +28,7 @@ HELP = "talk with a model: any checkpoint, or a compiled container"
 
 def add_arguments(parser: Parser) -> None:
     """The model, the conversation, sampling, running and compile options."""
+    parser.usage = f"{parser.prog} [MODEL] [options]"
     parser.add_argument(
         "model",
         nargs="?",

@@ -13,7 +13,7 @@ from typing import Any
 
 from qeff.apps import machine, vendor
 from qeff.apps.terminal.parser import Parser
-from qeff.apps.terminal.screen import amount
+from qeff.apps.terminal.screen import amount, hanging
 from qeff.compile.targets import available_targets
 from qeff.core.options import TARGETS
 
@@ -133,7 +133,7 @@ def lines(facts: dict[str, Any]) -> list[str]:
         )
     for name, item in facts["targets"].items():
         out += _verdict_lines(name, item)
-    return out
+    return [hanging(line, 12) for line in out]
 
 
 def _cores_line(cpu: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qeff.apps.terminal.containers import refuse_compile_options
 from qeff.apps.terminal.flags import (
     add_compile_flags,
     add_model_flags,
@@ -19,6 +20,7 @@ from qeff.apps.terminal.flags import (
     find_model,
 )
 from qeff.apps.terminal.parser import Parser, positive
+from qeff.apps.terminal.running import add_threads_flag
 from qeff.core.errors import OptionValueError
 
 if TYPE_CHECKING:
@@ -30,16 +32,15 @@ HELP = "perplexity of a text (eval perplexity), or KL divergence from the float 
 
 MEASURES = ("perplexity", "kl")
 WINDOW = 512  # the window that published figures of llama.cpp have
-_MANY = (
-    f"the text is cut into windows of --ctx-len tokens (here {WINDOW} unless told), each run from "
-    "an empty cache"
-)
+_MANY = "the text is cut into windows of --ctx-len tokens, each run from an empty cache"
 
 
 def add_arguments(parser: Parser) -> None:
     """What to measure, on which text, and of which model."""
     parser.usage = f"{parser.prog} perplexity|kl [options]"
-    parser.add_argument("measure", choices=MEASURES, help="what to measure")
+    parser.add_argument(
+        "measure", choices=MEASURES, metavar="|".join(MEASURES), help="what to measure"
+    )
     group = parser.add_argument_group("evaluation", _MANY)
     group.add_argument("--text", metavar="FILE", help="the text; any UTF-8 file")
     group.add_argument("--dataset", metavar="NAME", help="a data set of the datasets library")
@@ -66,11 +67,11 @@ def add_arguments(parser: Parser) -> None:
     group.add_argument(
         "--qpc-path", metavar="DIR", help="evaluate this container instead of building one"
     )
-    group.add_argument("--threads", type=positive, metavar="N", help="default: physical cores")
+    add_threads_flag(group)
     group.add_argument("--json", action="store_true", help="print one JSON object")
     group.add_argument("--plot", metavar="PNG", help="draw a picture (needs matplotlib)")
     add_model_flags(parser)
-    add_compile_flags(parser)
+    add_compile_flags(parser, ctx_len=f"{WINDOW}, or what the container of --qpc-path holds")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -132,6 +133,7 @@ def find_subject(args: argparse.Namespace, *, needs_model: bool, progress: Progr
         path = build(model, export, compile_options(args), progress=progress)
         return Subject(Container.open(path), model, export)
     container = open_container(args)
+    refuse_compile_options(args, args.qpc_path, but=("ctx_len", "full_batch_size", "load_format"))
     location = find_model(args, progress) if needs_model else None
     made_of = container.manifest.provenance.get("source", {}).get("sha256")
     if location is not None and location.content_hash() != made_of:

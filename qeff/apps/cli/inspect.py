@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from qeff.apps.terminal.parser import Parser
-from qeff.apps.terminal.screen import amount
+from qeff.apps.terminal.screen import amount, hanging
 
 HELP = "show what is in a checkpoint, a graph or a container"
 
@@ -21,6 +21,7 @@ _CLASSES = ("linear", "value", "head", "embedding", "other", "kv")
 
 def add_arguments(parser: Parser) -> None:
     """What to look at, and how."""
+    parser.usage = f"{parser.prog} [PATH] [options]"
     parser.add_argument(
         "path",
         nargs="?",
@@ -47,7 +48,7 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     """A description for reading."""
     views = {"container": _container, "graph": _graph, "checkpoint": _checkpoint}
     for name, text in views[found["what"]](found):
-        yield f"{name:<{_COLUMN}}{text}"
+        yield hanging(f"{name:<{_COLUMN}}{text}", _COLUMN)
 
 
 def _checkpoint(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

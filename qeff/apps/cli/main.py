@@ -8,13 +8,15 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from types import ModuleType
 
 from qeff._version import __version__
 from qeff.apps.terminal.border import guarded
 from qeff.apps.terminal.parser import Parser
-from qeff.core.errors import unknown_name
+from qeff.apps.terminal.screen import columns
+from qeff.core.errors import UsageError, unknown_name
 
 PACKAGE = "qeff.apps.cli"
 
@@ -33,13 +35,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def dispatch(words: list[str]) -> int:
     """Answer ``--help`` and ``--version``, or hand over to the command named first."""
-    if not words or words[0] in ("-h", "--help", "help"):
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    if not words or words[0] in ("-h", "--help"):
         print(overview())
         return 0 if words else 2
     if words[0] in ("-V", "--version"):
         print(f"qeff {__version__}")
         return 0
     name = words[0]
+    if name.startswith("-"):
+        hint = "options stand after the command, as in qeff infer --help"
+        raise UsageError(f"there is no command before {name}", hint)
     if name not in commands():
         raise unknown_name("command", name, commands())
     command, rest = load(name), words[1:]
@@ -63,12 +70,21 @@ def _second(command: ModuleType, word: str) -> ModuleType:
 
 def overview() -> str:
     """What ``qeff --help`` prints."""
-    lines = [f"  {name:10}{load(name).HELP}" for name in commands()]
+    width, indent = columns(), 12
+    lines = [
+        textwrap.fill(
+            load(name).HELP,
+            width,
+            initial_indent=f"  {name}".ljust(indent),
+            subsequent_indent=" " * indent,
+        )
+        for name in commands()
+    ]
     head = (
         "usage: qeff COMMAND [options]\n\nAny Hugging Face transformer, from checkpoint to text.\n"
     )
-    foot = "\nqeff COMMAND --help lists the options of a command, qeff --version the version."
-    return "\n".join([head, *lines, foot])
+    foot = "qeff COMMAND --help lists the options of a command, qeff --version the version."
+    return "\n".join([head, *lines, "", textwrap.fill(foot, width)])
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ _WAYS = ("replicate-kv-heads",)
 
 def add_arguments(parser: Parser) -> None:
     """What to do, to which checkpoint, and where to write the result."""
+    parser.usage = f"{parser.prog} WAY MODEL -o DIR [options]"
     parser.add_argument("way", choices=_WAYS, metavar="WAY", help=f"one of: {', '.join(_WAYS)}")
     parser.add_argument("model", metavar="MODEL", help="checkpoint folder or hub id")
     parser.add_argument(

@@ -86,9 +86,17 @@ def _float_target() -> str:
 
 
 def float_options(options: CompileOptions, target: str) -> CompileOptions:
-    """The same shapes in fp32."""
+    """The same shapes with every matrix in fp32."""
     return replace(
-        options, target=target, precision="fp32", kv_precision="fp32", num_devices=1, vendor={}
+        options,
+        target=target,
+        precision="fp32",
+        precision_overrides=(),
+        calibration="auto",
+        calibration_file=None,
+        kv_precision="fp32",
+        num_devices=1,
+        vendor={},
     )
 
 

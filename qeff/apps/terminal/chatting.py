@@ -72,6 +72,8 @@ class Chat:
     def run(self) -> int:
         """Talk until the lines end; whether every line of a pipe was answered is the exit code."""
         is_typed = sys.stdin.isatty()
+        if hasattr(sys.stdin, "reconfigure"):  # bytes that are no text harm nobody
+            sys.stdin.reconfigure(errors="replace")
         for line in typed_lines(self._screen) if is_typed else piped_lines():
             if not line.strip():
                 continue
@@ -261,8 +263,6 @@ def typed_lines(screen: Screen) -> Iterator[str]:
 
 def piped_lines() -> Iterator[str]:
     """Lines from a pipe or a file."""
-    if hasattr(sys.stdin, "reconfigure"):
-        sys.stdin.reconfigure(errors="replace")
     for line in sys.stdin:
         yield line.rstrip("\r\n")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from qeff.apps import vendor
 from qeff.apps.combinations import SPECULATIVE_MODEL_TYPES, check_context_lengths, same
 from qeff.apps.terminal.parser import Parser, device_group, numbers, override, positive, truth
+from qeff.core.errors import OptionValueError
 from qeff.core.options import (
     CALIBRATIONS,
     KV_PRECISIONS,
@@ -66,18 +67,22 @@ def add_model_flags(parser: Parser) -> None:
 
 def find_model(args: argparse.Namespace, progress: Progress) -> Location:
     """Find, and fetch if need be, the checkpoint that the model flags name."""
+    from qeff.apps.container_path import resolve
     from qeff.sources import locate, locate_dummy  # a compiled container needs none of it
     from qeff.sources.speculator import with_heads
 
+    ref = args.local_model_dir or args.model_name
+    if ref is not None and resolve(ref):
+        raise OptionValueError(
+            f"{ref} is a container, not a model", f"run it with qeff execute --qpc-path {ref}"
+        )
     if args.local_model_dir and args.cache_dir:
         args.screen.note("--cache-dir has no meaning beside --local-model-dir")
     if args.load_format == "dummy":
-        location = locate_dummy(
-            args.local_model_dir or args.model_name, trust_remote_code=args.trust_remote_code
-        )
+        location = locate_dummy(ref, trust_remote_code=args.trust_remote_code)
     else:
         location = locate(
-            args.local_model_dir or args.model_name,
+            ref,
             revision=args.revision,
             cache_dir=args.cache_dir,
             token=args.hf_token,
@@ -89,22 +94,25 @@ def find_model(args: argparse.Namespace, progress: Progress) -> Location:
     return with_heads(location) if has_heads else location
 
 
-def add_batching_flags(group: Any) -> None:
-    """The one compile option that also decides the graph."""
+def add_batching_flags(group: Any, default: int | None = None) -> None:
+    """The one compile option that also decides the graph; ``default`` is the command's own."""
+    what = "sequences that share the cache; turns continuous batching on"
     group.add_argument(
         "--full-batch-size",
         type=positive,
         metavar="N",
-        help="sequences that share the cache; turns continuous batching on",
+        help=what if default is None else f"{what}; default {default}",
     )
 
 
-def add_compile_flags(parser: Parser) -> None:
-    """What decides the container besides the checkpoint."""
+def add_compile_flags(
+    parser: Parser, *, ctx_len: str = str(CTX_LEN), full_batch_size: int | None = None
+) -> None:
+    """What decides the container besides the checkpoint; the defaults are the command's own."""
     group = parser.add_argument_group("compile")
     add_format_flags(group)
     group.add_argument(
-        "--ctx-len", type=positive, metavar="N", help=f"tokens the cache holds; default {CTX_LEN}"
+        "--ctx-len", type=positive, metavar="N", help=f"tokens the cache holds; default {ctx_len}"
     )
     group.add_argument(
         "--prompt-len",
@@ -115,7 +123,7 @@ def add_compile_flags(parser: Parser) -> None:
     group.add_argument(
         "--batch-size", type=positive, default=1, metavar="N", help="sequences in one step"
     )
-    add_batching_flags(group)
+    add_batching_flags(group, full_batch_size)
     group.add_argument(
         "--kv-cache-batch-size",
         type=positive,

@@ -139,4 +139,6 @@ def _toml(value: Any) -> str:
         if value and all(isinstance(one, tuple) for one in value):
             value = ["=".join(map(str, one)) for one in value]
         return "[" + ", ".join(map(_toml, value)) + "]"
-    return repr(value) if isinstance(value, int | float) else json.dumps(str(value))
+    if isinstance(value, int | float):
+        return repr(value)
+    return json.dumps(str(value), ensure_ascii=False)  # TOML knows no halves of characters

@@ -12,12 +12,36 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from qeff.apps.terminal.screen import Screen
+from qeff.apps.terminal.screen import Screen, columns
 from qeff.core.env import mute_library_bars
 from qeff.core.errors import OptionValueError, UsageError, nearest
 from qeff.core.options import PRECISIONS
 
 _LONG = re.compile(r"--[A-Za-z][\w-]*")
+
+# What llama.cpp, vLLM, transformers, ExecuTorch and the Cloud AI recipes call things, and how they
+# are asked for here.
+ELSEWHERE = {
+    "-m": "--model-name",
+    "--checkpoint": "--model-name",
+    "--decoder-model": "--model-name",
+    "-p": "--prompt",
+    "-f": "--prompts-txt-file-path",
+    "-n": "--generation-len",
+    "--n-predict": "--generation-len",
+    "--max-new-tokens": "--generation-len",
+    "-c": "--ctx-len",
+    "--ctx-size": "--ctx-len",
+    "--max-seq-len": "--ctx-len",
+    "--max-model-len": "--ctx-len",
+    "--input-len": "--prompt-len",
+    "-t": "--threads",
+    "-ngl": "--target cuda",
+    "--device-id": "--device-group",
+    "--compile-only": "qeff compile",
+    "--pre-gen-pte": "qeff execute --qpc-path",
+    "--eval-perplexity": "qeff eval perplexity",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -51,14 +75,23 @@ class Parser(argparse.ArgumentParser):
             if word.startswith("-"):
                 raise self._unknown(word.split("=")[0])
         if rest:
-            hint = "put a value with spaces in quotes; options start with --"
+            quotes = "a value with spaces stands in quotes"
+            takes_model = "--model-name" in self._option_string_actions
+            hint = f"a model is named by --model-name, and {quotes}" if takes_model else quotes
             raise UsageError(f"unexpected word {rest[0]!r}", hint)
         return args
 
     def _unknown(self, option: str) -> UsageError:
         known = [n for n in self._option_string_actions if n.startswith("--")]
-        close = nearest(option, known)
-        hint = f"did you mean {close}?" if close else f"{self.prog} --help lists the options"
+        here = ELSEWHERE.get(option, "")
+        if here.partition(" ")[0] in ("qeff", *known):
+            hint = f"here it is {here}"
+        elif _decides_a_container(option):
+            hint = "it is an option of qeff compile"
+        elif close := nearest(option, known):
+            hint = f"did you mean {close}?"
+        else:
+            hint = f"{self.prog} --help lists the options"
         return UsageError(f"unknown option {option}", hint)
 
     def error(self, message: str) -> NoReturn:
@@ -68,7 +101,15 @@ class Parser(argparse.ArgumentParser):
 
 class _Columns(argparse.HelpFormatter):
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=34, width=100)
+        super().__init__(prog, max_help_position=34, width=columns())
+
+
+def _decides_a_container(option: str) -> bool:
+    from qeff.apps.terminal.flags import add_compile_flags  # which is made with this module
+
+    parser = Parser("qeff compile", "x")
+    add_compile_flags(parser)
+    return option in parser._option_string_actions
 
 
 def _level(args: argparse.Namespace) -> int:

@@ -28,12 +28,7 @@ _MOST_GIB = 1 << 20
 def add_running_flags(parser: Parser) -> None:
     """Modes, speculation, and the shape of steps."""
     group = parser.add_argument_group("running")
-    group.add_argument(
-        "--threads",
-        type=positive,
-        metavar="N",
-        help="cpu threads; default: one for each physical core",
-    )
+    add_threads_flag(group)
     add_gpu_flags(group)
     group.add_argument(
         "--model-mode",
@@ -72,6 +67,16 @@ def add_running_flags(parser: Parser) -> None:
     group.add_argument("--gcap", type=int, metavar="N", help="lookahead: candidates in a step")
     group.add_argument(
         "--no-adaptive", action="store_true", help="guess also where plain decoding is quicker"
+    )
+
+
+def add_threads_flag(group: Any) -> None:
+    """What a session on the processor takes."""
+    group.add_argument(
+        "--threads",
+        type=positive,
+        metavar="N",
+        help="cpu threads; default: one for each physical core",
     )
 
 

@@ -7,7 +7,9 @@ line away when the work is done. Results never go through here: they belong on s
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
+import textwrap
 import threading
 import time
 import warnings
@@ -21,6 +23,7 @@ _COLORS = {"red": "31", "yellow": "33", "cyan": "36", "dim": "2"}
 _NOISY = ("transformers", "huggingface_hub", "torch", "onnxscript", "httpx")
 _PATIENCE_S = 1.0  # work that is shorter than this shows no bar
 _TICK_S = 0.1
+_MOST_COLUMNS = 100
 
 
 def paint(text: str, color: str) -> str:
@@ -35,6 +38,28 @@ def dim_on_stdout(text: str) -> str:
     if not (wants_color() and sys.stdout.isatty()):
         return text
     return f"\x1b[{_COLORS['dim']}m{text}\x1b[0m"
+
+
+def columns() -> int:
+    """How wide a page of text is: as the terminal, but not too wide to read."""
+    return min(_MOST_COLUMNS, shutil.get_terminal_size((_MOST_COLUMNS, 24)).columns)
+
+
+def hanging(text: str, indent: int) -> str:
+    """A line for stdout: on a terminal, what does not fit goes on below, ``indent`` to the right.
+
+    Whatever reads a pipe gets it whole.
+    """
+    if not sys.stdout.isatty():
+        return text
+    below = " " * indent
+    return textwrap.fill(
+        text,
+        columns(),
+        subsequent_indent=below,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def amount(count: float, unit: str = "bytes") -> str:

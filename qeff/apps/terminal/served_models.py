@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qeff.apps.server.config import CTX_LEN, FULL_BATCH_SIZE
-from qeff.apps.terminal.containers import COMPILED
+from qeff.apps.terminal.containers import named_once, refuse_compile_options
 from qeff.apps.terminal.flags import compile_options, export_options, find_model
 from qeff.apps.terminal.running import setup_of, with_draft
 from qeff.core.errors import OptionValueError
@@ -31,6 +31,7 @@ def find_entries(args: argparse.Namespace) -> tuple[list[Entry], int]:
     from qeff.apps.server.models import Entry
 
     setup = setup_of(args)  # what cannot be meant is said before a model is compiled
+    setup = replace(setup, prepares=not args.no_prepare)
     entries = []
     num_sequences = 0
     for name, ref in _named(args):
@@ -65,12 +66,8 @@ def _with_cache(args: argparse.Namespace, container: Container, setup: Setup) ->
 
 def _named(args: argparse.Namespace) -> list[tuple[str | None, str | None]]:
     """Names and references; the first is the one that clients need not name."""
-    if args.model is not None and args.model_name is not None:
-        raise OptionValueError(
-            f"{args.model} and --model-name {args.model_name} both name a model", "give one of them"
-        )
+    first = named_once(args)
     named = [_split(text) for text in args.models]
-    first = args.model or args.model_name
     if first is not None or args.local_model_dir or not named:
         return [(args.served_model_name, first), *named]
     if args.served_model_name is not None:
@@ -93,13 +90,8 @@ def _find(args: argparse.Namespace, ref: str | None) -> Container:
     from qeff.container import Container
 
     if ref is not None and (folder := resolve(ref)):
-        for name in COMPILED:
-            if getattr(args, name) is not None and not args.models:
-                raise OptionValueError(
-                    f"--{name.replace('_', '-')} is decided when a container is compiled,"
-                    f" and {ref} is one",
-                    "leave it out, or name the model",
-                )
+        if not args.models:  # of several, such an option may be meant for another
+            refuse_compile_options(args, ref)
         return Container.open(folder)
     own = copy(args)
     own.model_name = ref

@@ -132,7 +132,14 @@ class OrtSession:
         for name, array in ((INPUT_IDS, ids), (POSITION_IDS, positions), (LOGITS_INDEX, index)):
             _bind(binding.bind_input, name, array)
         _bind(binding.bind_output, LOGITS, made)
-        self._run.run_with_iobinding(binding)
+        try:
+            self._run.run_with_iobinding(binding)
+        except RuntimeError as error:  # what the graph refuses: a position that has no row, for one
+            text = str(error).rpartition("Status Message:")[2].strip() or str(error)
+            raise RequestError(
+                f"ONNX Runtime cannot run this step: {text}",
+                "the text may be longer than the model's table of positions",
+            ) from error
         if len(wanted):
             logits[wanted] = made
 
@@ -202,7 +209,7 @@ def _num_logits(container: Container) -> int:
 
 def _load(onnxruntime: Any, container: Container, threads: int | None) -> Any:
     settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 3
+    settings.log_severity_level = 4  # errors are raised; the library need not print them too
     settings.intra_op_num_threads = threads or 0
     settings.inter_op_num_threads = 1
     state = onnxruntime.capi.onnxruntime_pybind11_state
