@@ -28,7 +28,7 @@ from qeff.container import Container
 from qeff.generate import AsyncEngine, Engine, Request, Result, SamplingParams, SpeculationConfig
 from qeff.generate.drafting import Drafting
 from qeff.runtime import Session, open_session
-from qeff.runtime.session import Batch, Span
+from qeff.runtime.session import CHOICE, GREEDY, Batch, Span
 
 KINDS = (None, "prompt_lookup", "lookahead", "draft")
 NUM_CYCLES = 10  # each kind comes this often
@@ -232,7 +232,7 @@ class Soak:
 class Shared:
     """A session that stays open when an engine is done with it, so that memory can be watched.
 
-    All that it may ever take is taken at once: the memory of the longest step, and every page of
+    All that it may ever take is taken at once: the memory of the largest step, and every page of
     the cache. What memory grows by is then not what load happened to touch, but a leak.
     """
 
@@ -241,8 +241,9 @@ class Shared:
         count, block_len = session.caps.max_step_tokens, session.caps.block_len
         self.reserve(-(-count // block_len))
         span = Span(0, count, tuple(range(-(-count // block_len))))
-        tokens, rows = np.zeros(count, np.int64), np.array([count - 1])
-        session.step(Batch(tokens, np.arange(count), (span,), rows))
+        places = np.arange(count)
+        choices = np.array([GREEDY] * count, CHOICE) if session.caps.chooses else None
+        session.step(Batch(np.zeros(count, np.int64), places, (span,), places, choices=choices))
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._session, name)
