@@ -20,7 +20,7 @@ from qeff.apps.server.large import LARGE
 from qeff.generate.text import LONG_TEXT, Text
 
 NUM_BODIES = 10
-MAX_WAIT_S = 0.1
+MAX_WAIT_S = 0.25  # a loop that reads such bodies itself takes 0.5 s and more, another 0.1 to 0.16
 NUM_TRIES = 3
 # In a process of its own, so that it holds up the server alone.
 SENDER = """

@@ -137,8 +137,12 @@ class Served:
     ) -> list[int]:
         """Token ids of a conversation and of the answer's beginning; blocks: see ``encode_soon``.
 
-        What no context could hold is refused before it is tokenised.
+        What no context could hold is refused before it is tokenised, plain texts even before they
+        are rendered, which holds others up.
         """
+        contents = (message.get("content") for message in messages)
+        plain = sum(len(content) for content in contents if isinstance(content, str))
+        self.check_length(plain, "messages")
         rendered = self.text.render_chat(
             messages,
             tools=tools,
